@@ -1,4 +1,4 @@
-"""``rlperf`` on the command line: it writes first tests, reads files of runs, and starts pytest to measure."""
+"""``rlperf`` on the command line: it writes first tests, reads run files, and starts pytest to measure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line, from which shells' completions are made."""
+    """Return the parser of the command line, from which shell completions are made."""
     parser = Parser(
         "rlperf",
         description="Write first tests, show measured runs, find the commit that made a test slower.",
@@ -68,7 +68,7 @@ def make_parser() -> Parser:
 
 
 def _becomes_pytest(name: str, help: str, example: str, start: Callable[[str], list[str]], takes: str = "") -> Command:
-    """Return a command that becomes pytest with the options of ``start``, made of the argument that it ``takes``."""
+    """Return a command that becomes pytest, with options that ``start`` makes from the argument that it ``takes``."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.usage = " ".join(filter(None, ("%(prog)s [-h]", takes, "[pytest's options]")))
@@ -81,7 +81,7 @@ def _becomes_pytest(name: str, help: str, example: str, start: Callable[[str], l
     def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         options = start(arguments.argument if takes else "")
         command = [sys.executable, "-m", "pytest", *options, *arguments.others]
-        os.execv(sys.executable, command)  # noqa: S606 - Python itself, and no shell
+        os.execv(sys.executable, command)  # noqa: S606 - Python itself, without a shell
 
     return Command(name, help, add_arguments, run, passes_on=True)
 

@@ -1,4 +1,4 @@
-"""The parts of every subcommand of ``rlperf``: arguments, exit codes, text for terminals, and the files it reads."""
+"""The parts that all subcommands of ``rlperf`` share: arguments, exit codes, terminal text, and files to read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import Baseline
 
-_PIPE_COLUMNS = 120  # where there is no terminal to ask, tables are as wide as a log viewer shows
+_PIPE_COLUMNS = 120  # without a terminal, tables are as wide as a log viewer shows
 
 
 class Exit(enum.IntEnum):
@@ -38,7 +38,7 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors end with pytest's number for them."""
+    """An argument parser whose usage errors end with pytest's exit code for them."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and end with exit code 4."""
@@ -48,9 +48,9 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name and help, the arguments it takes, and what it does with them: ``act`` gives the exit code.
+    """A subcommand: its name and help, the arguments it takes, and ``act``, which returns the exit code.
 
-    One that ``passes_on`` has the arguments that it does not know in ``others``.
+    A subcommand that ``passes_on`` gets unknown arguments in ``others``.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Command:
     passes_on: bool = False
 
     def run(self, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit code; print the error where it cannot be run."""
+        """Run the command and return the exit code; print the error if it cannot be run."""
         try:
             return self.act(parser, arguments)
         except UsageError as error:
@@ -69,12 +69,12 @@ class Command:
 
 
 def width() -> int | None:
-    """Return the terminal's columns, None where the output goes elsewhere."""
+    """Return the terminal's columns, None if the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table_width() -> int:
-    """Return how wide a table may be: as wide as the terminal, or as a log where there is none."""
+    """Return how wide a table may be: as wide as the terminal, or else as a log."""
     return width() or _PIPE_COLUMNS
 
 
@@ -84,9 +84,9 @@ def has_color() -> bool:
 
 
 def print_text(text: str) -> None:
-    """Write text, made safe for logs, with what the encoding lacks written out; UsageError where that fails.
+    """Write text, made safe for logs, with what the encoding lacks written out; UsageError if that fails.
 
-    A closed pipe is no error: the command goes on to its own exit code.
+    A closed pipe is not an error: the command goes on to its own exit code.
     """
     try:
         sys.stdout.write(in_encoding(for_log(text, styled=has_color()), sys.stdout.encoding))
@@ -99,7 +99,7 @@ def print_text(text: str) -> None:
 
 
 def discard_output() -> None:
-    """Discard standard output from now on: Python flushes it once more on its way out, which must not fail either."""
+    """Discard standard output from now on: Python flushes it again at exit, which must not fail either."""
     with suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -110,7 +110,7 @@ def complain(error: Exception) -> None:
 
 
 def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
-    """Return the keys that match any of the patterns, in their order; UsageError where none matches a pattern."""
+    """Return the keys that match any of the patterns, in their order; UsageError if no key matches a pattern."""
     known = list(keys)
     if not patterns:
         return known
@@ -123,12 +123,12 @@ def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
 
 
 def listed(names: list[str]) -> str:
-    """Return names in a sentence, ten of them at most."""
+    """Return names in a sentence, at most ten of them."""
     return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
 
 
 def _matches(key: str, pattern: str) -> bool:
-    # To fnmatch brackets are a pattern; an id's brackets are itself.
+    # For fnmatch, brackets are a pattern; an id's brackets stand for themselves.
     return pattern in key or fnmatch.fnmatchcase(key, pattern.replace("[", "[[]"))
 
 
@@ -144,9 +144,9 @@ _WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; 
 def read(path: str) -> tuple[str, Recorded]:
     """Return a file's path and its content, fit to be shown; ``-`` is standard input.
 
-    A directory stands for the one file of JSON in it. UsageError where there is none that can be read.
+    A directory stands for the only JSON file in it. UsageError if there is no readable file.
     """
-    if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir this raises for no path, however long
+    if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir, this does not raise for a long path
         files = sorted(map(str, Path(path).rglob("*.json")))
         if len(files) != 1:
             raise UsageError(f"{path} has {len(files)} files of JSON; name one: {listed(files) or 'there is none'}")
@@ -155,7 +155,7 @@ def read(path: str) -> tuple[str, Recorded]:
 
 
 def parse(data: bytes, source: str) -> Recorded:
-    """Return the run, self-check or baseline in ``data``; UsageError, which calls it ``source``, where it has none."""
+    """Return the run, self-check or baseline in ``data``; UsageError, which names ``source``, if it has none."""
     from pytest_rlperf.baseline.schema import FormatError, NewerFormatError, decode
     from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, fit_to_show, read_document
 
@@ -172,9 +172,9 @@ def parse(data: bytes, source: str) -> Recorded:
 
 
 def content_of(path: str) -> bytes:
-    """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
+    """Return the content of a file, or of standard input for ``-``; UsageError if it cannot be read.
 
-    A file of over LARGEST_BYTES, such as /dev/zero, is refused.
+    A file with over LARGEST_BYTES, such as /dev/zero, is refused.
     """
     try:
         if path == "-":
@@ -191,12 +191,12 @@ def content_of(path: str) -> bytes:
 
 
 def source_of(path: str) -> str:
-    """Return what messages call the file."""
+    """Return the name of the file in messages."""
     return "standard input" if path == "-" else path
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:
-    """Return the outcomes by test: none in what was not compared with anything."""
+    """Return the outcomes by test; none if nothing was compared."""
     from pytest_rlperf.report.run_json import RunFile
 
     return recorded.tests if isinstance(recorded, RunFile) else {}
@@ -210,7 +210,7 @@ def results_of(recorded: Recorded) -> dict[str, Result]:
 
 
 def exit_code(outcomes: list[Outcome], results: list[Result]) -> Exit:
-    """Return how a command ends that has shown these: by the verdicts that fail their tests, and by the figures."""
+    """Return a command's exit code, by the failing verdicts and the measured figures that it has shown."""
     if any(outcome.verdict.fails(strict=False) for outcome in outcomes):
         return Exit.SLOWER
     return Exit.NOTHING_SLOWER if outcomes or any(result.measured for result in results) else Exit.NOTHING_MEASURED

@@ -1,4 +1,4 @@
-"""``rlperf init``: writes first tests, of a project's components and of the libraries that it uses, and tries them."""
+"""``rlperf init``: writes first tests for a project's components and for the libraries that it uses, and tries them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def one_thread(request):
         torch.set_num_threads(1)
 '''
 
-# Of a library whose tests have the functions for it: what regressions are seen in that the suite's sizes do not reach.
+# For libraries whose tests have the functions for it: tests for regressions that the suite's sizes do not show.
 _FULL_BUFFERS = '''
 
 @pytest.mark.parametrize("transitions", [1_000, 10_000, 100_000])
@@ -170,12 +170,12 @@ def _declared(root: Path) -> list[str]:
         try:
             found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
         except InvalidRequirement:
-            continue  # an option of pip's, a comment, a path
+            continue  # a pip option, a comment, a path
     return list(dict.fromkeys(found))
 
 
 def _setting(root: Path, *keys: str) -> list[str]:
-    """Return a list, the words of a text or the keys of a table from pyproject.toml; nothing where it has none."""
+    """Return a list, a text's words or a table's keys from pyproject.toml; nothing if it has none."""
     found: Any = read_settings(root)
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
@@ -183,7 +183,7 @@ def _setting(root: Path, *keys: str) -> list[str]:
 
 
 def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> list[Library]:
-    """Return the libraries that the code imports or declares, and that are installed; of a library's own project it."""
+    """Return the installed libraries that the code imports or declares; in a library's own project, only itself."""
     used = []
     for library in known:
         is_declared = library.requirement.partition("[")[0].lower() in declared
@@ -198,7 +198,7 @@ def _used(known: Iterable[Library], own: Search, declared: Collection[str]) -> l
 
 
 def _place(root: Path, names: list[str], own: Search) -> Path:
-    """Return the file to write: among the project's tests, or beside code that can be imported from there alone."""
+    """Return the file to write: among the project's tests, or beside code that can be imported only from there."""
     name = "".join(f"_{each.partition(':')[2].lower()}" for each in names)
     if root.resolve() in own.entries and not installs_from(root.resolve()):
         return root / f"test_perf{name}.py"
@@ -216,7 +216,7 @@ def _place(root: Path, names: list[str], own: Search) -> Path:
 
 
 def _drop_repeated(own: Search, directory: Path) -> None:
-    """Drop the drafts of which a file in the output's directory has a test: by its name, or its object's."""
+    """Drop the drafts that have a test in the output's directory, with their name or their object's."""
     for draft in [*own.drafts]:
         words = draft.fixture, re.escape(draft.module), f"{re.escape(draft.name)}|{draft.test}"
         if found := _file_with(directory, *words):
@@ -225,7 +225,7 @@ def _drop_repeated(own: Search, directory: Path) -> None:
 
 
 def _file_with(directory: Path, *words: str) -> str:
-    """Return the file in a directory that has all of these words, each a pattern; "" without one."""
+    """Return the file in a directory that has all of ``words``, which are patterns; "" without one."""
     for path in sorted(directory.glob("*.py")):
         text = path.read_text(encoding="utf-8", errors="replace")
         if all(re.search(rf"(?<![\w.])({each})\b", text) for each in words):
@@ -234,7 +234,7 @@ def _file_with(directory: Path, *words: str) -> str:
 
 
 def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library]) -> bool:
-    """Write the tests that pass, and those that their author has to complete; return whether there is any."""
+    """Write the tests that pass, and those that their author has to complete; return whether there are any."""
     texts = [text for text in map(library_tests, used) if not _file_with(output.parent, *tests_in(text))]
     one_thread = [_ONE_THREAD] * ("torch" in own.imported and find_spec("torch") is not None)
     trial = Trial(root, output, own, [*one_thread, *texts])
@@ -266,7 +266,7 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library])
 
 
 def library_tests(library: Library) -> str:
-    """Return the tests to begin with, with full buffers and short episodes where the library's are made for it."""
+    """Return a library's first tests, with full buffers and short episodes if its file has the functions for them."""
     text = library.first_tests.read_text(encoding="utf-8")
     for name in re.findall(r"^def (\w+)_replay\(transitions", text, re.MULTILINE):
         text = without(text, [f"test_{name}_replay_sample"]) + _FULL_BUFFERS.format(name)
@@ -276,15 +276,15 @@ def library_tests(library: Library) -> str:
 
 
 def _head() -> str:
-    """Return the docstring of the file, which shows the commands to type."""
+    """Return the file's docstring, which shows the commands to type."""
     return _HEAD.format(textwrap.dedent(_table(_commands("").items())))
 
 
-# --------------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------------- messages
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    """Return rows in columns, with what a terminal would take for a command written out."""
+    """Return rows in columns, with a terminal's control characters written out."""
     texts = [[cell and shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in texts)
@@ -307,7 +307,7 @@ def _found_text(own: Search, used: Iterable[Library]) -> str:
 
 
 def _tried_text(trial: Trial, output: Path, to_import: str) -> str:
-    """Return which tests are written, and the error of each that does not pass, with its component's place."""
+    """Return which tests are written, and the error of each failing test, with its component's place."""
     rows: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
     skipped = trial.skipped()
     for test, error in trial.errors.items():
@@ -327,7 +327,7 @@ def _tried_text(trial: Trial, output: Path, to_import: str) -> str:
 
 
 def _to_import(root: Path, own: Search) -> str:
-    """Return what has tests import the project's code from wherever they are."""
+    """Return how to make the project's code importable by tests from anywhere."""
     if is_project(root):
         return "pip install -e . in the project"
     places = sorted(os.path.relpath(each, root.resolve()) for each in own.entries)
@@ -335,13 +335,13 @@ def _to_import(root: Path, own: Search) -> str:
 
 
 def _missing(error: str) -> str:
-    """Return the module that an error says is not there, empty for another error."""
+    """Return the module that an error says is missing, "" for another error."""
     found = re.search(r"No module named '(\w+)", error)
     return found[1] if found else ""
 
 
 def _commands(output: str) -> dict[str, str]:
-    """Return what to type, for the tests in a file or for all, and what it does."""
+    """Return the commands to type, for the tests in a file or for all, and what they do."""
     return {command.format(f" {shlex.quote(output)}" if output else ""): text for command, text in _COMMANDS.items()}
 
 

@@ -86,13 +86,13 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _names_test(argument: str) -> bool:
-    """Whether an argument is no file of a run: a test's id, or a part of one."""
-    is_file = argument == "-" or os.path.exists(argument)  # noqa: PTH110 - which raises for no path, however long
+    """Whether an argument is not a run file: a test's id, or part of one."""
+    is_file = argument == "-" or os.path.exists(argument)  # noqa: PTH110 - does not raise for a long path
     return argument.partition("::")[0].endswith(".py") or not (is_file or argument.endswith(".json"))
 
 
 def _latest(tests: list[str]) -> str:
-    """Return the path of this project's latest run; UsageError where there is none."""
+    """Return the path of this project's latest run; UsageError if there is none."""
     from pytest_rlperf.report.wording import seen_from_here
 
     directory = Path.cwd()
@@ -107,7 +107,7 @@ def _latest(tests: list[str]) -> str:
 
 
 def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> None:
-    """Write the report of a run's tests as a page."""
+    """Write the report on a run's tests as a page."""
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.writing import OutputError, write_file
@@ -122,7 +122,7 @@ def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> N
 
 
 def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
-    """Return the HTML report of some of a run's outcomes."""
+    """Return the HTML report on some of a run's outcomes."""
     from pytest_rlperf.report.html import render_html
 
     against = [] if run.against is None else [f"--rlperf-against={run.against}"]
@@ -132,7 +132,7 @@ def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
 
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
-    """Return verdicts in another form than the table; UsageError if there are none."""
+    """Return verdicts in a form other than the table; UsageError if there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, grid, render_summary_markdown
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.tables import verdict_table
@@ -176,7 +176,7 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
 
 
 def summary_of(run: RunFile, outcomes: Sequence[Outcome]) -> Summary:
-    """Return the texts below the table of some of a run's outcomes."""
+    """Return the texts below the table for some of a run's outcomes."""
     from pytest_rlperf.report.summary import NextStep, Summary
     from pytest_rlperf.report.wording import SAVING, improved
 
@@ -346,7 +346,7 @@ def _history_of(arguments: argparse.Namespace, directory: Path) -> HistoryReport
     machines = dict.fromkeys(line.machine for course in found for line in course.lines if line.machine is not None)
     source = f"read {units.counted(len(commits), 'commit')} of {repository.top}, and {directory}"
     notes = _notes(repository, commits, sessions)
-    names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's
+    names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's name
     return HistoryReport(tuple(found), names, source, notes)
 
 

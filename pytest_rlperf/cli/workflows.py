@@ -1,4 +1,4 @@
-"""The workflows for GitHub Actions that ``rlperf init --github`` writes: what they install, run and compare with."""
+"""The GitHub Actions workflows that ``rlperf init --github`` writes: what they install, run and compare with."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _EFFECTS = {
 }
 _NAME = "pytest-rlperf"
 _REPOSITORY = f"git+https://github.com/{_NAME}/{_NAME}"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that this package supports
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # supported by this package
 _PYTHON = "3.13"  # for a project that lists none: some libraries have no wheels for the newest one
 _CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 _PIP_WITH_GROUPS = "'pip>=25.1'"
 _BUILT_FROM = ("pyproject.toml", "setup.cfg", "setup.py")
 _FOR_TESTS = ("test", "tests", "testing", "dev")  # names of extras and of dependency groups
 _FILES_FOR_TESTS = ("requirements-test.txt", "requirements/test.txt")
-# What no test reads unless a source names it: documentation, below the project's directory or the repository's, and
-# GitHub's own files.
+# Files that no test reads unless a source names them: documentation, below the project's directory or the repository's,
+# and GitHub's own files.
 _DOCUMENTATION = r"(docs?/.+|[^/]+)\.(md|rst)|docs?/.+\.(gif|jpe?g|png|svg)"
 _FIXTURE = re.compile(r"^\s*def test_\w*\([^)]*\brlperf", re.MULTILINE)
 _OF_GITHUB = r"\.github/((workflows|ISSUE_TEMPLATE)/)?[^/]+\.(md|ya?ml)"
@@ -45,10 +45,10 @@ _OF_GITHUB = r"\.github/((workflows|ISSUE_TEMPLATE)/)?[^/]+\.(md|ya?ml)"
 def write_workflows(
     root: Path, top: Path, output: Path, needed: Iterable[str], *, dependencies: Collection[str] | None = None
 ) -> None:
-    """Write the workflows that are not there yet: the gate and, unless ``dependencies`` is None, the weekly one.
+    """Write the workflows that do not exist yet: the gate and, unless ``dependencies`` is None, the weekly one.
 
-    ``root`` is the project's directory, ``top`` the repository's, ``output`` the file of tests. ``needed`` has the
-    requirements of libraries that the tests import and the project does not declare, ``dependencies`` the names of
+    ``root`` is the project's directory, ``top`` the repository's, ``output`` the test file. ``needed`` has the
+    requirements of libraries that the tests import and the project does not declare. ``dependencies`` has the names of
     the distributions whose releases are compared.
     """
     values = {**_values(root, top, output, list(needed)), "dependencies": shlex.join(dependencies or ())}
@@ -64,7 +64,7 @@ def write_workflows(
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a workflow with the values of the names after ``~``, without the lines that have an empty one."""
+    """Return a workflow with values for the names after ``~``, without the lines that have an empty value."""
     name = re.compile(r"~(\w+)")
     lines = [line for line in template.splitlines(keepends=True) if all(values[each] for each in name.findall(line))]
     return name.sub(lambda found: values[found[1]], "".join(lines))
@@ -101,7 +101,7 @@ def _measured(output: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Install:
-    """How pip installs a project and what its tests need: the arguments, the files that say so, the requirements."""
+    """How pip installs a project and what its tests need: pip's arguments, the files to read, the requirements."""
 
     arguments: list[str]
     files: list[str]
@@ -109,7 +109,7 @@ class _Install:
 
 
 def _install(root: Path, below: str, project: Mapping[str, Any]) -> _Install:
-    """Return how to install a project from the top of its repository, where its files are ``below`` a directory."""
+    """Return how to install a project from the top of its repository; its files lie in the directory ``below``."""
     is_built = is_project(root)
     extras = project.get("optional-dependencies", {}) if is_built else {}
     groups = project["dependency-groups"]
@@ -128,7 +128,7 @@ def _install(root: Path, below: str, project: Mapping[str, Any]) -> _Install:
 
 
 def _project(root: Path) -> dict[str, Any]:
-    """Return a project's table in pyproject.toml and its dependency groups; without a table, its metadata here."""
+    """Return a project's table in pyproject.toml, or else its installed metadata, and its dependency groups."""
     settings = read_settings(root)
     groups = {"dependency-groups": settings.get("dependency-groups", {})}
     if "project" in settings:
@@ -147,14 +147,14 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def _installed_by(requirements: Iterable[object]) -> set[str]:
-    """Return the names of what pip installs for requirements, by the metadata of the distributions that are here."""
+    """Return the names of what pip installs for requirements, by the metadata of installed distributions."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     waiting = [(each, {""}) for each in requirements if isinstance(each, str)]  # a table names a group within a group
     seen = set[tuple[str, frozenset[str]]]()
     while waiting:
         text, extras = waiting.pop()
-        with suppress(InvalidRequirement, PackageNotFoundError):  # an option of pip's, a path; it is not here
+        with suppress(InvalidRequirement, PackageNotFoundError):  # a pip option, a path; it is not installed
             wanted = Requirement(text.partition(" #")[0].strip())
             key = normalized(wanted.name), frozenset(wanted.extras)
             if key not in seen and any(
@@ -175,7 +175,7 @@ def _python(project: Mapping[str, Any]) -> str:
         return _PYTHON
     try:
         allowed = SpecifierSet(wanted)
-    except InvalidSpecifier:  # which pip refuses
+    except InvalidSpecifier:  # pip refuses it
         return _PYTHON
     found = [each for each in PYTHONS if allowed.contains(f"{each}.99")]  # the newest patch, which GitHub has
     here = ".".join(map(str, sys.version_info[:2]))  # the tests have passed with it
@@ -187,7 +187,7 @@ def _python(project: Mapping[str, Any]) -> str:
 
 
 def _tool(extra: str) -> str:
-    """Return the requirement of this package in the version that writes the workflow."""
+    """Return this package's requirement, in the version that writes the workflow."""
     own = distribution(_NAME)
     origin = direct_url(own)
     if not origin:  # it is from an index
@@ -200,7 +200,7 @@ def _tool(extra: str) -> str:
 
 
 def _head(clone: Path | None) -> str:
-    """Return the commit that is checked out in a clone, empty for another directory."""
+    """Return the checked-out commit of a clone, "" for another directory."""
     with suppress(SideError):  # git refuses to read it
         repository = None if clone is None else repository_around(clone)
         if repository is not None and repository.top == clone:

@@ -1,4 +1,4 @@
-"""Other libraries' timers under their own names, a module a library; here is what they share: scopes that end late."""
+"""Other libraries' timers under their own names, one module per library, and what they share: scopes that end late."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def take_out(open_: list[T], is_it: Callable[[T], bool], name_of: Callable[[T], object]) -> T | None:
-    """Take a scope off the open ones and return its entry, None where it is not open; the first entry is the root.
+    """Remove a scope from the open ones and return its entry, None if it is not open; the first entry is the root.
 
-    It warns of scopes that were entered within it and have not ended: they stay open.
+    Warn of scopes that were entered within it and have not ended: they stay open.
     """
     for place in range(len(open_) - 1, 0, -1):
         if is_it(open_[place]):

@@ -1,14 +1,13 @@
 """The names of ``mlagents_envs.timers``, with the same trees and the same JSON.
 
-Figures are seconds, as in the original. The differences are deliberate; each is a case in which the original loses
-track:
+Figures are seconds, as in the original. The differences are deliberate; in each case, the original loses track:
 
 - A thread's timers end with it. A later thread with the same identifier starts with none, and
-  :func:`get_timer_stack_for_thread` finds those of an ended thread for as long as the thread object lives.
-- A scope that ends before one within it warns, and closes nothing but itself. One that :func:`reset_timers` or a
-  ``pop()`` has closed before it ends warns, too, and is not counted.
+  :func:`get_timer_stack_for_thread` finds an ended thread's timers for as long as the thread object lives.
+- A scope that ends before one within it warns, and closes only itself. A scope that :func:`reset_timers` or a ``pop()``
+  has closed before it ends warns, too, and is not counted.
 - A timed coroutine counts from its first step to its last; scopes of tasks that take turns may lie within each other.
-  A timed generator counts while it runs, from one item to the next as an entry.
+  A timed generator counts while it runs, with one entry from each item to the next.
 - :func:`timed` keeps a function's name, documentation and signature, and takes static and class methods.
 - Merged gauges and a tree's metadata are copies: later changes do not reach them.
 """
@@ -49,7 +48,7 @@ class TimerNode:
         self.name: str = ""  # for warnings
 
     def get_child(self, name: str) -> TimerNode:
-        """Return the child called ``name``, made where there is none."""
+        """Return the child called ``name``, making it if there is none."""
         child = self.children.get(name)
         if child is None:
             child = self.children[name] = TimerNode()
@@ -64,7 +63,7 @@ class TimerNode:
     def merge(self, other: TimerNode, root_name: str | None = None, is_parallel: bool = True) -> None:
         """Add the figures of ``other`` and everything below it, to the child ``root_name`` if one is named.
 
-        With ``is_parallel`` all of it is marked as parallel.
+        With ``is_parallel``, all of it is marked as parallel.
         """
         node = self.get_child(root_name) if root_name else self
         node.total += other.total
@@ -75,7 +74,7 @@ class TimerNode:
 
 
 class GaugeNode:
-    """A quantity that is set now and then: its last value, its extremes, and how often it was set."""
+    """A quantity that is set occasionally: its last value, its extremes, and how often it was set."""
 
     __slots__ = ["_timestamp", "count", "max_value", "min_value", "value"]
 
@@ -95,7 +94,7 @@ class GaugeNode:
         self._timestamp = time.time()
 
     def merge(self, other: GaugeNode) -> None:
-        """Add another gauge's values; the value is that of the one set last."""
+        """Add another gauge's values, keeping the value that was set last."""
         if other._timestamp > self._timestamp:
             self.value, self._timestamp = other.value, other._timestamp
         self.min_value = min(self.min_value, other.min_value)
@@ -103,7 +102,7 @@ class GaugeNode:
         self.count += other.count
 
     def as_dict(self) -> dict[str, float]:
-        """Return the gauge as JSON holds it."""
+        """Return the gauge as in the JSON."""
         return {"value": self.value, "min": self.min_value, "max": self.max_value, "count": self.count}
 
 
@@ -131,7 +130,7 @@ class TimerStack:
         return node
 
     def pop(self) -> None:
-        """Close the innermost open path; IndexError where none is open."""
+        """Close the innermost open path; IndexError if none is open."""
         if len(self.stack) == 1:
             raise IndexError("pop() without push(): no timer is open, and the root of a tree is never closed")
         self.stack.pop()
@@ -143,7 +142,7 @@ class TimerStack:
         return self.root
 
     def get_timing_tree(self, node: TimerNode | None = None) -> dict[str, Any]:
-        """Return the tree at ``node`` as JSON holds it, by default the whole tree with gauges and metadata."""
+        """Return the tree at ``node`` as in the JSON, by default the whole tree with gauges and metadata."""
         if node is not None:
             return _document(node)
         root = self.get_root()
@@ -209,7 +208,7 @@ def _get_thread_timer() -> TimerStack:
 
 
 def get_timer_stack_for_thread(t: threading.Thread) -> TimerStack | None:
-    """Return a thread's stack, whether or not it has ended; None where it has timed nothing."""
+    """Return a thread's stack, whether or not it has ended; None if it has timed nothing."""
     return vars(t).get(_HELD)
 
 
@@ -267,7 +266,7 @@ def timed(func: FuncT) -> FuncT:
 
 
 def set_gauge(name: str, value: float, timer_stack: TimerStack | None = None) -> None:
-    """Set a gauge, of the current thread's tree or the given one."""
+    """Set a gauge in the current thread's tree or the given one."""
     (timer_stack or _get_thread_timer()).set_gauge(name, value)
 
 
@@ -287,7 +286,7 @@ def add_metadata(key: str, value: str, timer_stack: TimerStack | None = None) ->
 
 
 def get_timer_tree(timer_stack: TimerStack | None = None) -> dict[str, Any]:
-    """Return the current thread's tree or the given one as JSON holds it."""
+    """Return the current thread's tree or the given one as in the JSON."""
     return (timer_stack or _get_thread_timer()).get_timing_tree()
 
 
@@ -297,5 +296,5 @@ def get_timer_root(timer_stack: TimerStack | None = None) -> TimerNode:
 
 
 def reset_timers(timer_stack: TimerStack | None = None) -> None:
-    """Begin the current thread's tree or the given one anew; scopes that are open are not counted."""
+    """Reset the current thread's tree or the given one; open scopes are not counted."""
     (timer_stack or _get_thread_timer()).reset()

@@ -1,8 +1,7 @@
 """``rlox.callbacks.TimingCallback``, with each label bound to the calls that it names.
 
-It goes wherever rlox takes callbacks. The original gives all time between two hooks to one label, whatever runs
-between them: PPO's first minibatch is its ``gae_compute``, SAC's updates are its ``env_step``. Here labels belong to
-calls:
+Use it wherever rlox takes callbacks. The original gives all time between two hooks to one label, whatever runs between
+them: PPO's first minibatch is its ``gae_compute``, SAC's updates are its ``env_step``. Here, labels belong to calls:
 
 - ``env_step`` is the environment's step, ``gae_compute`` rlox's functions of that name;
 - ``gradient_update`` is the algorithm's ``_update``, or from a call of its ``loss_fn`` to the end of its optimizer's
@@ -10,7 +9,7 @@ calls:
 - ``collect`` is the rest of its collector's work, such as choosing actions, and ``other`` the rest of the training.
 
 Times are the training thread's, on the host. While a training runs, these methods of its objects and rlox's functions
-are replaced. They are put back when it ends; after one that failed, by :meth:`TimingCallback.close` or the next one.
+are replaced. They are put back when it ends; after a failed training, :meth:`TimingCallback.close` or the next does so.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ class TimingCallback:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The seconds of each phase, which add up to the training's; of one that still runs, until now."""
+        """The seconds of each phase, which add up to the training's, until now if it still runs."""
         if self._clock is not None:
             self._clock.read()
         return dict(self._phase_times)
 
     def summary(self) -> dict[str, float]:
-        """Return the percentage of the time that each phase took; nothing before any training."""
+        """Return the percentage of the time that each phase took; nothing before a training."""
         seconds = self.seconds
         total = sum(seconds.values())
         return {phase: taken / total * 100 for phase, taken in seconds.items()} if total else {}
 
     def close(self) -> None:
-        """Stop where the last phase ended, and put everything back; for a training that has failed."""
+        """Stop where the last phase ended, and put everything back; for a failed training."""
         self._replaced.close()
         if self._clock is not None:
             self._clock.thread = None
@@ -73,7 +72,7 @@ class TimingCallback:
             warnings.warn(f"TimingCallback {unknown}: its time is in 'other'", RuntimeWarning, stacklevel=2)
 
     def on_step(self, **kwargs: Any) -> bool:
-        """Return that the training goes on."""
+        """Return True: the training goes on."""
         self._between_phases()
         return True
 
@@ -82,10 +81,10 @@ class TimingCallback:
         self._between_phases()
 
     def on_train_batch(self, **kwargs: Any) -> None:
-        """Do nothing: updates are recognised by the calls they make."""
+        """Do nothing: updates are recognised by their calls."""
 
     def on_eval(self, **kwargs: Any) -> None:
-        """Do nothing: an evaluation is no phase of the training."""
+        """Do nothing: an evaluation is not a phase of the training."""
 
     def on_training_end(self, **kwargs: Any) -> None:
         """Put everything back."""
@@ -101,7 +100,7 @@ class TimingCallback:
     # ------------------------------------------------------------------ replacing
 
     def _replace(self, algorithm: object, clock: _PhaseClock) -> str:
-        """Time the algorithm's calls, and return a complaint where something is missing, else an empty text."""
+        """Time the algorithm's calls, and return a complaint if something is missing, else ""."""
         if algorithm is None:
             return "does not see what trains"
         collector = getattr(algorithm, "collector", None)
@@ -109,7 +108,7 @@ class TimingCallback:
             env = getattr(owner, "env", None)
             name = next((name for name in ("step_all", "step") if callable(getattr(env, name, None))), None)
             if name is not None and not self._time(env, name, clock.phase(ENV_STEP)):
-                # A compiled one takes no attribute: its owner gets a proxy in its place.
+                # A compiled env takes no attribute: its owner gets a proxy instead.
                 self._time(owner, "env", clock.phase(ENV_STEP), name)
         for name in ("collect", "collect_step"):
             self._time(collector, name, clock.phase(COLLECT))
@@ -127,7 +126,7 @@ class TimingCallback:
         return f"does not know where {type(algorithm).__name__} updates"
 
     def _time(self, owner: object, name: str, around: Callable[..., Any], method: str = "__call__") -> bool:
-        """Put ``around`` about each call of ``owner.name``'s method; False where the owner takes no attribute."""
+        """Put ``around`` about each call of ``owner.name``'s method; return False if the owner takes no attribute."""
         target = getattr(owner, name, None)
         if not callable(getattr(target, method, None)):
             return False
@@ -142,7 +141,7 @@ class TimingCallback:
 class _PhaseClock:
     """Gives all time to the innermost phase in ``running``.
 
-    The first entry there is no call of a phase, but the training, or an update that is made of several calls.
+    The first entry there is not a call of a phase, but the training, or an update that is made of several calls.
     """
 
     def __init__(self, seconds: dict[str, float], counts: Counter[str]) -> None:
@@ -159,7 +158,7 @@ class _PhaseClock:
         self._since = now
 
     def phase(self, phase: str) -> Callable[..., Any]:
-        """Return what calls a function as a phase."""
+        """Return a function that calls another as a phase."""
         return partial(self.call, partial(self.enter, phase), self.leave, phase)
 
     def call(
@@ -172,9 +171,9 @@ class _PhaseClock:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Call ``original``, with ``before`` and ``after`` around it where the call is the training's own.
+        """Call ``original``, with ``before`` and ``after`` around it if the call is the training's own.
 
-        Within a call of the same phase, one is no phase of its own.
+        A call within a call of the same phase is not a separate phase.
         """
         if threading.get_ident() != self.thread or self.running[-1] == phase:
             return original(*args, **kwargs)
@@ -215,7 +214,7 @@ class _PhaseClock:
 
 
 def _who_trains(frame: FrameType | None) -> object:
-    """Return the first object that called a hook and can train, None where there is none."""
+    """Return the first object that called a hook and can train, None if there is none."""
     while frame is not None:
         code = frame.f_code
         caller = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None

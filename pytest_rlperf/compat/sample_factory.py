@@ -1,16 +1,16 @@
 """``Timing`` under the name and in the text of ``sample_factory.utils.timing``.
 
-Logs have every figure where Sample Factory's have it, and values are seconds. The differences are deliberate; each is
-a case in which the original loses track:
+Logs have every figure where Sample Factory's have it, and values are seconds. The differences are deliberate; in each
+case, the original loses track:
 
-- The clock is one that is never set back.
+- The clock is never set back.
 - Each thread nests its own scopes, and no entry of two threads is lost. A scope may be kept, entered again within
   itself and shared between threads.
-- A scope that ends before one within it warns, and closes nothing but itself.
-- No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
+- A scope that ends before one within it warns, and closes only itself.
+- A name does not hide a method: after ``add_time("items")``, ``timing.items()`` is still the mapping's, and
   ``timing["items"]`` the time.
-- The mapping holds the name and the values only. A pickled or copied one has them and the tree of its own, and no scope
-  of it is open.
+- The mapping holds only the name and the values. A pickled or copied one has these and its own tree, without open
+  scopes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 from pytest_rlperf.compat import take_out
 
 _SUM, _LAST, _MEAN = range(3)  # how a value combines its entries
-LEAST_S = 1e-8  # of any entry, so that callers can divide by a value
+LEAST_S = 1e-8  # for any entry, so that callers can divide by a value
 
 
 class AvgTime:
-    """The last few times of a name, which reads as their mean in seconds."""
+    """The last few times of a name, printed as their mean in seconds."""
 
     def __init__(self, num_values_to_avg: int) -> None:
         self.values: deque[float] = deque(maxlen=num_values_to_avg)
@@ -46,11 +46,11 @@ class _Node:
         self.key = key
         self.value = value
         self.children: dict[Any, _Node] = {}
-        # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
+        # The scope of each child, by its mode: a look-up is cheaper than a new object.
         self.scopes: dict[tuple[int, Any], TimingContext] = {}
 
     def copied(self) -> _Node:
-        """Return a copy of this path and those below it, without scopes: these belong to one ``Timing``."""
+        """Return a copy of this path and those below it, without scopes, which belong to one ``Timing``."""
         node = _Node(self.key, _copied(self.value))
         node.children = {key: child.copied() for key, child in self.children.items()}
         return node
@@ -67,7 +67,7 @@ class _Open(threading.local):
 
 
 class TimingContext:
-    """Times its body under one path; it holds nothing of its entries, so that any code may enter it again."""
+    """Times its body under one path; it holds nothing about its entries, so that any code may enter it again."""
 
     __slots__ = ("_acquire", "_key", "_mode", "_node", "_open", "_release", "_timing")
 
@@ -115,10 +115,10 @@ def _initial(mode: int, average: int) -> float | AvgTime:
 
 
 class Timing(dict[Any, Any]):
-    """Times by name, as items and as attributes, and the tree of scopes within scopes that they were spent in.
+    """Times by name, as items and as attributes, and the tree of nested scopes that they were spent in.
 
-    ``_name``, an item like the others, heads the tree's text. Further arguments are the mapping's.
-    A scope's parent is the one that was open in the thread when the scope was asked for.
+    ``_name``, an item like the others, heads the tree's text. Further arguments are the mapping's. A scope's parent is
+    the scope that was open in the thread when the scope was requested.
     """
 
     __slots__ = ("__weakref__", "_lock", "_open", "_root")
@@ -143,7 +143,7 @@ class Timing(dict[Any, Any]):
         return self._scope(_SUM, key)
 
     def timeit(self, key: Any) -> TimingContext:
-        """Return a context manager that keeps the time of its body, of the last one if there are several."""
+        """Return a context manager that keeps the time of its body, the last one if there are several."""
         return self._scope(_LAST, key)
 
     def time_avg(self, key: Any, average: int = 10) -> TimingContext:
@@ -167,12 +167,12 @@ class Timing(dict[Any, Any]):
     # ------------------------------------------------------------------ reading
 
     def flat_str(self) -> str:
-        """Return the name and the values on one line, each name's entries from wherever they were."""
+        """Return the name and the values on one line, each over a name's entries anywhere in the tree."""
         with self._lock:
             return ", ".join(f"{key}: {_text(value)}" for key, value in self.items())
 
     def tree_str(self) -> str:
-        """Return the tree, one line for the leaves of a level and then one for each of its other paths."""
+        """Return the tree, with one line for a level's leaves and then one for each of its other paths."""
         with self._lock:
             lines = [f"{self.get('_name')} tree view:"]
             waiting = [(-1, self._root)]

@@ -1,15 +1,14 @@
-"""``timeit`` and the profiling ranges under the names of ``torchrl._utils``; torch is loaded only where needed.
+"""``timeit`` and the profiling ranges under the names of ``torchrl._utils``; torch is loaded only when needed.
 
-Names, figures, text and the variable ``TORCHRL_PROFILING`` are TorchRL's. The differences are deliberate; each is a
-case in which the original loses track:
+Names, figures, text and the variable ``TORCHRL_PROFILING`` are TorchRL's. The differences are deliberate; in each case,
+the original loses track:
 
-- The clock is one that is never set back, so ``t0`` is no time of day.
-- A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
-  no entry.
+- The clock is never set back, so ``t0`` is not a time of day.
+- A timer may be entered again before it has ended, by recursion or in another thread or task, without losing a start
+  or an entry.
 - A decorated coroutine function is timed until it has ended, not until it is called. A generator function is timed
-  while it runs, without its consumer's work in between: from one item to the next is an entry. Ranges do the same.
-- Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
-  set-up has it.
+  while it runs, without its consumer's work in between, with one entry from each item to the next. Ranges do the same.
+- If nothing has set up the logger ``torchrl``, ``timeit.print`` writes to standard output, like TorchRL's own set-up.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _acquire, _release = _lock.acquire, _lock.release
 class timeit:  # noqa: N801 - TorchRL's name
     """Times its body, or each call of a decorated function, in one register for the whole process.
 
-    ``sync`` waits for CUDA's work at both ends, where there is CUDA.
+    ``sync`` waits for CUDA's work at both ends, if CUDA is available.
     """
 
     _REG: ClassVar[dict[str, list[Any]]] = {}  # the mean and the total in seconds, the count
@@ -66,12 +65,12 @@ class timeit:  # noqa: N801 - TorchRL's name
         if self._sync:
             _synchronize()
         now = _clock()
-        # Entries that overlap in several threads may swap their starts. The register holds sums, and they are the
-        # same whoever is paired with whom.
+        # Overlapping entries in several threads may swap their starts. The register holds sums, which are the same for
+        # any pairing.
         self._record(self.name, now - (self._starts.pop() if self._starts else self.t0))
 
     def start(self) -> timeit:
-        """Start without a context, for :meth:`elapsed`, or start anew within one."""
+        """Start without a context, for :meth:`elapsed`, or restart within one."""
         if self._sync:
             _synchronize()
         self.t0 = start = _clock()
@@ -109,7 +108,7 @@ class timeit:  # noqa: N801 - TorchRL's name
 
     @classmethod
     def mark_end(cls, name: str) -> None:
-        """End an event and record it; KeyError where it did not begin."""
+        """End an event and record it; KeyError if it did not begin."""
         now = _clock()
         cls._record(name, now - cls._MARKS.pop(name))
 
@@ -140,7 +139,7 @@ class timeit:  # noqa: N801 - TorchRL's name
 
     @classmethod
     def todict(cls, percall: bool = True, prefix: str | None = None) -> dict[str, float]:
-        """Return seconds by name, the mean of a call or, without ``percall``, the total."""
+        """Return seconds by name, the mean per call or, without ``percall``, the total."""
         with _lock:
             return {
                 f"{prefix}/{name}" if prefix else name: entry[0 if percall else 1] for name, entry in cls._REG.items()
@@ -148,14 +147,14 @@ class timeit:  # noqa: N801 - TorchRL's name
 
     @staticmethod
     def erase() -> None:
-        """Set every name back to nothing; the names stay."""
+        """Set every name back to zero; the names stay."""
         with _lock:
             for name in timeit._REG:
                 timeit._REG[name] = [0.0, 0.0, 0]
 
     @classmethod
     def reset(cls) -> None:
-        """Do as :meth:`erase` does."""
+        """Do the same as :meth:`erase`."""
         cls.erase()
 
 
@@ -175,14 +174,14 @@ def _show(line: str) -> None:
 
 # --------------------------------------------------------------------------- ranges of torch's profiler
 
-# Decided here for good: what was decorated while this was False is the function itself.
+# Decided here once: what was decorated while this was False is the function itself.
 _PROFILING_ALLOWED = os.environ.get("TORCHRL_PROFILING", "0") == "1"
 _PROFILING_ENABLED = _PROFILING_ALLOWED
 _NULL_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
 def set_profiling_enabled(enabled: bool) -> None:
-    """Switch ranges on or off; where ``TORCHRL_PROFILING=1`` was not set at import, warn and leave them off."""
+    """Switch ranges on or off; if ``TORCHRL_PROFILING=1`` was not set at import, warn and leave them off."""
     global _PROFILING_ENABLED  # other code reads the original's switch by this name
     if enabled and not _PROFILING_ALLOWED:
         warnings.warn(
@@ -195,7 +194,7 @@ def set_profiling_enabled(enabled: bool) -> None:
 
 
 def _is_compiling() -> bool:
-    torch = sys.modules.get("torch")  # without it nothing compiles
+    torch = sys.modules.get("torch")  # without it, nothing compiles
     return torch is not None and torch.compiler.is_compiling()
 
 
@@ -205,7 +204,7 @@ def _maybe_timeit(name: str) -> AbstractContextManager[Any]:
 
 
 def _maybe_record_function(name: str) -> AbstractContextManager[Any]:
-    """Return a range of torch's profiler, or the one null context where ranges are off."""
+    """Return a range of torch's profiler, or the null context if ranges are off."""
     if not _PROFILING_ENABLED or _is_compiling():
         return _NULL_CONTEXT
     from torch.autograd.profiler import record_function
@@ -214,7 +213,7 @@ def _maybe_record_function(name: str) -> AbstractContextManager[Any]:
 
 
 def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
-    """Return a decorator that runs each call within a range; where ranges are not allowed, it returns its argument."""
+    """Return a decorator that runs each call within a range; if ranges are not allowed, it returns its argument."""
     if not _PROFILING_ALLOWED:
         return _unchanged
 

@@ -1,7 +1,7 @@
 """Traces of the workers that do rollouts, not of the process that waits for them.
 
-TorchRL's collectors have their own way to profile workers, which is used. In a vector env, the tracer is an attribute
-of the env in each chosen worker, which gymnasium and Stable-Baselines3 have methods to set and to call.
+TorchRL's collectors are traced by their own way to profile workers. In a vector env, the tracer is an attribute of the
+env in each chosen worker; gymnasium and Stable-Baselines3 have methods to set and to call it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ATTRIBUTE = "rlperf_tracer"
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which workers are traced, in which of their rollouts, and where the files go."""
+    """The workers to trace, the rollouts to record, and the files to write."""
 
     workers: tuple[int, ...]
     num_rollouts: int
@@ -63,7 +63,7 @@ class WorkerTraces(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """Make them write what they have recorded, and leave all as it was."""
+        """Make the workers write what they have recorded, and restore everything."""
 
 
 def trace_workers(
@@ -76,8 +76,8 @@ def trace_workers(
 ) -> WorkerTraces:
     """Return the context in which chosen workers record their rollouts with ``torch.profiler``, a Chrome trace each.
 
-    ``workers`` are their numbers, and ``save_path`` has ``{worker_idx}`` in the place of the number. The first
-    ``warmup_rollouts`` of ``num_rollouts`` are not recorded. TypeError for what has no such workers.
+    ``workers`` are their numbers, and ``save_path`` has ``{worker_idx}`` for the number. The first ``warmup_rollouts``
+    of ``num_rollouts`` are not recorded. TypeError if there are no workers that can be traced.
     """
     plan = _Plan(tuple(workers), num_rollouts, warmup_rollouts, str(Path(save_path).absolute()))
     if callable(getattr(env_or_collector, "enable_profile", None)):
@@ -108,7 +108,7 @@ class _CollectorTraces(WorkerTraces):
     def _end(self) -> None:
         self._collector.disable_profile()
         if self._hook is not None:
-            self._collector.post_collect_hook = self._hook  # of processes, TorchRL has removed it
+            self._collector.post_collect_hook = self._hook  # for collectors with processes, TorchRL has removed it
 
 
 class _VectorEnvTraces(WorkerTraces):
@@ -164,7 +164,7 @@ class _Tracer:
         self._profiler: Any = None
 
     def __call__(self, what: str) -> None:
-        """Follow the traced env: tracing begins, a rollout has ended, or tracing ends."""
+        """Follow the traced env: tracing begins, a rollout ends, or tracing ends."""
         self._ended += what == "rollout"
         if self._profiler is not None and (what == "end" or self._ended == self._plan.num_rollouts):
             self._write()

@@ -126,7 +126,7 @@ class _Importing:
         with _IMPORT:
             text = self._run(self._code, "-X", "importtime")
             stack = PROCESS.current()
-            if stack is not None and PROCESS.is_timed:  # not where scopes count
+            if stack is not None and PROCESS.is_timed:  # not while scopes count
                 self._record(stack.node, list(self._modules(text)))
 
     def check(self) -> None:

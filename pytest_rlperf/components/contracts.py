@@ -254,7 +254,7 @@ class Updater:
     """A library's SAC step, one gradient step of every part; made of the agent and a batch size.
 
     ``owner`` holds the modules and optimizers. ``steps`` is how many optimizer steps one update takes, or None if that
-    is not known. An update samples each of ``buffers`` once.
+    is not known. An update draws one batch from ``buffers``.
     """
 
     owner: object

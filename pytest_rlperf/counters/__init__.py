@@ -1,4 +1,4 @@
-"""Exact counts of what a call does, each by an instrument in passes of its own: nothing is timed meanwhile."""
+"""Exact counts of what a call does, each by an instrument in its own passes; nothing is timed meanwhile."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def tally(
 ) -> Tally:
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
-    Each instrument has one more call, uncounted, for whatever a first call makes; ``setup`` runs before every call.
-    ``devices`` are the devices to count; None stands for PyTorch's, if it uses one already. ``environments`` names the
-    classes of environments whose steps are counted (see ``Steps``). Only instruments count that have one of ``names``,
-    all where there are none. A counter that cannot be counted is left out, with a note. Functions in files below
-    ``watched`` places are counted by themselves.
+    Each instrument makes one more, uncounted call, for whatever a first call makes; ``setup`` runs before every call.
+    ``devices`` are the devices to count; None stands for PyTorch's, if it already uses one. ``environments`` names the
+    classes of environments whose steps are counted (see ``Steps``). Only instruments with one of ``names`` count, or
+    all if there are no names. A counter that cannot be counted is left out, with a note. Functions in files below
+    ``watched`` places are counted separately.
     """
     passes = _Passes(call, setup, probes, repetitions, names)
     with quiet(), undisturbed():
@@ -74,7 +74,7 @@ class _Passes:
         self._setup = setup
         self._probes = probes
         self._wanted = {name.partition(":")[0] for name in wanted}
-        if not self._wanted.isdisjoint(Operations.names):  # whose pass depends on what that of calls has seen
+        if not self._wanted.isdisjoint(Operations.names):  # their pass depends on what the calls' pass has seen
             self._wanted.update(Calls.names)
         self._counts: list[list[Count]] = [[] for _ in range(repetitions)]
         self._notes: list[str] = []
@@ -82,22 +82,22 @@ class _Passes:
         self.calls = 0
 
     def run(self, instrument: Instrument) -> bool:
-        """Make an instrument's pass, and return whether it could count; where not, a note has the reason.
+        """Make an instrument's pass, and return whether it could count; if not, a note has the reason.
 
-        One that is not wanted makes none.
+        An instrument that is not wanted makes no pass.
         """
         if self._wanted and self._wanted.isdisjoint(instrument.names):
             return False
         instrument.recorder.probes = self._probes
         try:
-            # In this order: a probe goes on with the method that it finds.
+            # The order matters: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
                 passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
         except CannotCountError as error:
             self.leave_out(instrument.names, str(error))
             return False
         except Exception as error:
-            self._call_plainly()  # raises where counting is not to blame; else the instrument is left out
+            self._call_plainly()  # raises if counting is not to blame; else the instrument is left out
             failed = f"the call fails while they are counted: {type(error).__name__}: {error}"
             self.leave_out(instrument.names, failed)
             self.has_failed = True
@@ -116,7 +116,7 @@ class _Passes:
             self._call()
 
     def leave_out(self, names: Sequence[str], reason: str) -> None:
-        """Note that something is not counted that is wanted, and why."""
+        """Note that wanted counters are not counted, and why."""
         if self._wanted and self._wanted.isdisjoint(names):
             return
         self._notes.append(f"not counted: {', '.join(names)}: {reason}")

@@ -1,4 +1,4 @@
-"""Calls: of Python functions, of native ones by the module they are of, and of steps: environments', optimizers'."""
+"""Calls of Python functions, of native functions by module, and of environments' and optimizers' steps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pytest_rlperf.probes.torch import after_steps
 
 _TOOLS = (4, 3, 5, 2)  # of sys.monitoring: 0 is for debuggers, 1 for coverage, and probes look from 3 on
 _RESUMED = "torch_dynamo_resume_in_"  # what torch.compile calls the code after a graph break
-_COMPILED = "__compiled_fn"  # and what code calls that has graphs
+_COMPILED = "__compiled_fn"  # a name that code with graphs calls
 _USED_BY_TIMERS = frozenset({"_thread", "builtins", "gc", "sys", "time", "torch"})
 
 
 class Calls(TotalsInstrument):
-    """Counts the calls that the interpreter reports, and graphs that torch.compile made, by the code that runs them.
+    """Counts the calls that the interpreter reports, and the graphs that torch.compile made, by the code running them.
 
-    The interpreter reports native functions that are called by name, but no operators, and no ufuncs before Python
-    3.12. Types are left out, because it does not report which are native. The calls of timers and probes are not
-    counted. ``has_other_threads`` is set once PyTorch is called in another thread than this.
+    The interpreter reports native functions that are called by name, but not operators, and not ufuncs before Python
+    3.12. Types are left out, because it does not report which are native. The calls of timers and probes do not count.
+    ``has_other_threads`` is set once PyTorch is called in another thread than this.
     """
 
     names = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
@@ -45,13 +45,13 @@ class Calls(TotalsInstrument):
         self.has_other_threads = False
         self._entries: Counter[int] = Counter()
         self._calls: dict[int, Counter[str]] = {}  # of functions below watched places, by name
-        self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another's
+        self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another function's
         self._natives: dict[Hashable, tuple[int, str, str]] = {}
 
     def begin(self) -> None:
         """Set a profile function, for this thread and for those that are started meanwhile.
 
-        CannotCountError where another profiler is active.
+        CannotCountError if another profiler is active.
         """
         if sys.getprofile() is not None:
             raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
@@ -63,7 +63,7 @@ class Calls(TotalsInstrument):
         sys.setprofile(self._function)
 
     def end(self) -> None:
-        """Take the profile function away; CannotCountError where it was not in place until now."""
+        """Remove the profile function; CannotCountError if it was not in place until now."""
         is_undisturbed = sys.getprofile() is self._function
         sys.setprofile(None)
         threading.setprofile(self._in_threads)
@@ -81,12 +81,12 @@ class Calls(TotalsInstrument):
             self.note_native(frame.f_code, arg)
 
     def note_compiled(self) -> None:
-        """Count code that was compiled since the call began."""
+        """Count the programs compiled since the call began."""
         self.totals.packed += (self._programs.count() - self._compiled) * self.totals.unit("recompiles")
 
     @property
     def ran_compiled(self) -> bool:
-        """Whether code that torch.compile made has been run."""
+        """Whether code made by torch.compile has run."""
         return any(_is_compiled(code) for code, _ in self._codes.values())
 
     def note_python(self, code: CodeType) -> None:
@@ -104,14 +104,14 @@ class Calls(TotalsInstrument):
             unit, module, name = self._natives[key] = self._learn_native(function)
         if (calls := self._calls_of(caller)) is not None:
             calls[name] += 1
-        # A timer may be wrapped around a native function that is to be counted.
+        # A timer may be wrapped around a native function that counts.
         if module not in _USED_BY_TIMERS or self._unit_of(caller):
             self.totals.packed += unit
         if module == "torch" and threading.get_ident() != self._thread and not _is_in_backward():
             self.has_other_threads = True
 
     def _unit_of(self, code: CodeType) -> int:
-        """Return what a call of a Python function counts."""
+        """Return what a call of a Python function counts as."""
         known = self._codes.get(id(code))
         if known is not None:
             return known[1]
@@ -135,18 +135,18 @@ class Calls(TotalsInstrument):
     # ------------------------------------------------------------------ functions of the code under test
 
     def _forget(self) -> None:
-        """Begin another call, of which nothing is known."""
+        """Forget the last call's functions."""
         self._entries.clear()
         for calls in self._calls.values():
             calls.clear()
 
     def _calls_of(self, code: CodeType) -> Counter[str] | None:
-        """Return what a function calls in turn, None for one of other code."""
-        self._unit_of(code)  # which looks at it once
+        """Return what a function calls in turn, None for one in other code."""
+        self._unit_of(code)  # looks at the code once
         return self._calls.get(id(code))
 
     def functions(self) -> tuple[FunctionCounts, ...]:
-        """Return what was counted of each function of the code under test in the last call."""
+        """Return the counts of each function in the code under test during the last call."""
         found = ((self._codes[key][0], entries, self._calls[key]) for key, entries in self._entries.items())
         return tuple(
             FunctionCounts(code.co_filename, code.co_firstlineno, entries, dict(calls))
@@ -155,10 +155,10 @@ class Calls(TotalsInstrument):
 
 
 class MonitoredCalls(Calls):
-    """Counts as a tool of ``sys.monitoring``, from Python 3.12 on: in all threads, and other tools go on."""
+    """Counts as a tool of ``sys.monitoring``, from Python 3.12 on: in all threads, while other tools go on."""
 
     def begin(self) -> None:
-        """Begin to count, as the first tool that is free."""
+        """Begin to count, as the first free tool."""
         self._forget()
         self._monitoring: Any = sys.modules["sys"].monitoring
         self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
@@ -171,7 +171,7 @@ class MonitoredCalls(Calls):
         self._monitoring.set_events(tool, sum(self._callbacks))
 
     def end(self) -> None:
-        """End what has begun."""
+        """Stop counting."""
         self._monitoring.set_events(self._tool, 0)
         for event in self._callbacks:
             self._monitoring.register_callback(self._tool, event, None)
@@ -192,7 +192,7 @@ class MonitoredCalls(Calls):
 
 
 def _is_in_backward() -> bool:
-    """Whether this thread is one of autograd's, or runs what a backward pass calls."""
+    """Whether this thread is autograd's, or runs what a backward pass calls."""
     return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)
 
 
@@ -201,7 +201,7 @@ def _is_compiled(code: CodeType) -> bool:
 
 
 def _key_of(function: Any) -> Hashable:
-    """Return a key that all calls of a native function share, though each call of a method binds it anew."""
+    """Return a key that all calls of a native function share, though each call of a method binds it again."""
     if type(function) is BuiltinFunctionType:
         is_bound = getattr(function, "__module__", None) is None
         return (_class_of(function.__self__), function.__name__) if is_bound else cast("Hashable", function)
@@ -211,7 +211,7 @@ def _key_of(function: Any) -> Hashable:
 
 
 def owner_of(function: Any) -> str:
-    """Return the module of a native function, or that of a method's class."""
+    """Return the module of a native function, or of a method's class."""
     if type(function) is MethodDescriptorType:
         return _module_of(function.__objclass__)
     module = getattr(function, "__module__", None)
@@ -231,10 +231,10 @@ def _module_of(kind: type) -> str:
 
 
 def extension_with(name: str) -> str:
-    """Return the loaded extension that has the class of a name which gives ``builtins`` as its module.
+    """Return the loaded extension that has a class ``name`` whose module is given as ``builtins``.
 
-    Rust's classes do so unless they are told their module. ``builtins`` is returned for Python's own classes, of which
-    extensions may have some, too: PyTorch has NoneType.
+    Rust's classes give that unless they are told their module. Return ``builtins`` for Python's own classes, which
+    extensions may have, too: PyTorch has NoneType.
     """
     own = vars(builtins).get(name, vars(types).get(name))
     for module_name, module in list(sys.modules.items()):
@@ -250,7 +250,7 @@ def _class_of(owner: object) -> type:
 
 
 def _is_native(function: Any) -> bool:
-    """Whether a callable that is no Python function is native."""
+    """Whether a callable that is not a Python function is native."""
     if type(function) in (BuiltinFunctionType, MethodDescriptorType):
         return True
     return not isinstance(function, type) and type(type(function).__call__) is not FunctionType
@@ -259,7 +259,7 @@ def _is_native(function: Any) -> bool:
 class Steps(TotalsInstrument):
     """Counts the steps of environments, by wrapping their methods, and of optimizers, by PyTorch's hooks.
 
-    ``environments`` names base classes of environments, each with the method that is a step of them:
+    ``environments`` names base classes of environments, each with the method that is their step:
     ``"module:Class.method"``.
     """
 
@@ -285,9 +285,9 @@ class Steps(TotalsInstrument):
             try:
                 yield put(kind, method, self._around(vars(kind)[method]))
             except TypeError:
-                continue  # a class of C++ or Rust that cannot be changed
+                continue  # a C++ or Rust class that cannot be changed
         if "torch.optim.optimizer" in sys.modules:
-            # Registered before the probes' own hooks, so that a step counts within the phase that a probe makes of it.
+            # This comes before the probes' own hooks, so that a step counts within the phase that a probe makes of it.
             yield after_steps(self._note_optimizer)
 
     def _note_optimizer(self, _: object) -> None:
@@ -299,7 +299,7 @@ class Steps(TotalsInstrument):
         @wraps(step)
         def counted(env: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(inside, "env", False):
-                return step(env, *args, **kwargs)  # of an env within another: a wrapper's, a vector env's
+                return step(env, *args, **kwargs)  # an env within another: a wrapper's, a vector env's
             self.totals.packed += self._env_step * envs_in(env)
             inside.env = True
             try:
@@ -311,7 +311,7 @@ class Steps(TotalsInstrument):
 
 
 def _classes(environments: Iterable[str]) -> Iterator[tuple[type, str]]:
-    """Yield every class of environments that is loaded and has a step of its own."""
+    """Yield every loaded class of environments that has its own step."""
     for environment in environments:
         module, _, path = environment.partition(":")
         name, _, method = path.partition(".")
@@ -327,7 +327,7 @@ def _classes(environments: Iterable[str]) -> Iterator[tuple[type, str]]:
 
 
 def envs_in(env: Any) -> int:
-    """Return how many environments take a step when ``env`` does."""
+    """Return how many environments step when ``env`` does."""
     number = getattr(env, "num_envs", None)
     number = number() if callable(number) else number
     if isinstance(number, int):

@@ -1,4 +1,4 @@
-"""Programs that libraries compile while a process runs: which, for what inputs, and why again."""
+"""Programs that libraries compile while a process runs: which, for which inputs, and why again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JAX_EVENT = "/jax/core/compile/backend_compile_duration"  # in JAX's dispatch.p
 class Programs:
     """Counts and names what PyTorch's compiler, Numba and JAX compile from now on, or from when they are loaded.
 
-    It keeps words alone: functions and types would live on with it.
+    It keeps only texts: functions and types would live on with it.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Programs:
         self.count()
 
     def count(self) -> int:
-        """Return how many programs there were so far."""
+        """Return how many programs have been compiled so far."""
         for module, listen in (("numba.core.event", self._listen_to_numba), ("jax", self._listen_to_jax)):
             if module in sys.modules and module not in self._listens:
                 self._listens.add(module)
@@ -60,7 +60,7 @@ class Programs:
             if event == _JAX_EVENT:
                 self._note(str(labels.get("fun_name", "")), ())
 
-        if hasattr(jax, "monitoring"):  # not in what stands in for it
+        if hasattr(jax, "monitoring"):  # not in a stand-in for JAX
             # For the rest of the process: not all versions can unregister a listener.
             jax.monitoring.register_event_duration_secs_listener(note)
 
@@ -71,13 +71,13 @@ class Programs:
 
 
 def frames_compiled() -> int:
-    """Return how many frames torch.compile has compiled so far; 0 where it is not loaded."""
+    """Return how many frames torch.compile has compiled so far; 0 if it is not loaded."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
 
 
 def _of_torch() -> list[Compiled]:
-    """Return what torch.compile has compiled last, with what its guards said where it was compiled before."""
+    """Return what torch.compile has compiled last, with the guards' reason if it was compiled before."""
     metrics: list[Any] = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", list)()
     return [
         Compiled(str(each.co_name), why=str(getattr(each, "recompile_reason", None) or ""))

@@ -1,4 +1,4 @@
-"""The names of counters; instruments, which count by phase, and the kind that keeps running totals."""
+"""The counters' names, and instruments, which count by phase, including the kind that keeps running totals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_rlperf.timers.node import Node, Stack
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.timers.tree import EdgeTree, Tree
 
-# A count is rounded down to a multiple of this: smaller differences are no differences in size.
+# A count is rounded down to a multiple of this step: smaller differences do not count as differences in size.
 STEPS: Mapping[str, int] = {"host_peak_bytes": 1024, "garbage_bytes": 1024}
 
-# The meaning of each counter, in one line; those named `_bytes` are sizes. A name that ends with a colon is a family: a
-# part follows it that names what was counted.
+# The meaning of each counter, in one line; counters named `_bytes` are sizes. A name that ends with a colon is a
+# family's, and a part that names what was counted follows it.
 NAMES: Mapping[str, str] = {
     "ops": "tensor operations that PyTorch dispatched, forward and backward",
     "ops:": "the same by name: `ops:aten::mm`",
@@ -59,7 +59,7 @@ NAMES: Mapping[str, str] = {
     "recompiles": "programs that torch.compile, Numba or JAX compiled",
 }
 
-# Those that are work, each by itself: no sizes, nothing that a call leaves behind, and no part of another one.
+# Counters that are work by themselves: not sizes, not what a call leaves behind, and not part of another counter.
 WORK = (
     "ops",
     "optimizer_steps",
@@ -78,14 +78,14 @@ WORK = (
 )
 
 
-_BITS = 64  # a field, more than any total needs; in sums and differences of totals no field runs over
+_BITS = 64  # per field, more than any total needs; fields do not overflow in sums and differences of totals
 
 
 class Totals:
-    """Counts by name that only grow, each in a field of its own of one integer.
+    """Counts by name that only grow, each in its own field of one integer.
 
-    Two readings of ``packed`` can be subtracted, and differences added up, for all names in one operation. So a tree
-    that takes this for its clock sums up the counts of each phase, as it else sums up nanoseconds.
+    One operation subtracts two readings of ``packed``, or adds up differences, for all names. So a tree with this as
+    its clock sums up each phase's counts, as it otherwise sums up nanoseconds.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Totals:
         return sum(self._units.setdefault(name, 1 << (_BITS * len(self._units))) for name in names)
 
     def unpack(self, packed: int) -> dict[str, int]:
-        """Return the counts by name of a difference of totals, or of a sum of such; those of 0 are left out."""
+        """Return the counts by name in a difference of totals, or in a sum of differences, without zeros."""
         mask = (1 << _BITS) - 1
         fields = ((name, packed >> (_BITS * place) & mask) for place, name in enumerate(self._units))
         return {name: value for name, value in fields if value}
@@ -107,17 +107,17 @@ WHOLE = ""  # the path of the whole call
 
 
 def no_time() -> int:
-    """Return 0: the clock of a tree that is there for its edges, and sums up nothing."""
+    """Return 0: the clock of a tree that is used for its edges, and sums up nothing."""
     return 0
 
 
 class Recorder:
-    """Records the phases of calls; none where timers are not armed.
+    """Records the phases of calls; none if timers are not armed.
 
     Its tree sums up what ``clock`` counts, phase by phase. ``on_edge`` is called at each edge in the thread that makes
-    the calls, with the innermost phase that was open until then. The recorder is kept for all calls of a pass, so that
-    what a first entry of a phase allocates is there when it counts. ``probes`` are those in place: update sections
-    among them put what they have cut into the tree only when :func:`add_sections` is called.
+    the calls, with the innermost phase that was open until then. All calls of a pass share the recorder, so that what a
+    phase's first entry allocates is there when it counts. ``probes`` are the attached ones: update sections among them
+    are added to the tree only when :func:`add_sections` is called.
     """
 
     def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
@@ -128,7 +128,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record while the body runs, into :attr:`stack` what this thread does."""
+        """Record while the body runs; :attr:`stack` is this thread's."""
         add_sections(self.probes)
         self._tree.reset()  # but its phases are kept
         with recording_into(self._tree):
@@ -136,9 +136,9 @@ class Recorder:
             yield
 
     def paths(self) -> dict[Node, str]:
-        """Return the path of every phase, those of tasks included, until :meth:`totals` or the next call.
+        """Return the path of every phase, including tasks', until :meth:`totals` or the next call.
 
-        A section without a name is left out: it is a part of the phase around it, and is counted there.
+        A section without a name is left out: it is part of the phase around it, and is counted there.
         """
         if self.stack is None:
             return {}
@@ -154,7 +154,7 @@ class Recorder:
         return found
 
     def totals(self) -> Iterator[tuple[str, int]]:
-        """Yield each phase's path and what the clock counted in it; other threads are left out."""
+        """Yield each phase's path and what the clock counted in it, without other threads."""
         add_sections(self.probes)
         for path, timing in self._tree.snapshot().root.walk():
             if not timing.is_parallel:
@@ -179,7 +179,7 @@ def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> T
 
 
 def _add_paths(top: Node, path: str, found: dict[Node, str]) -> None:
-    """Add the paths of all nodes below one that is at ``path``."""
+    """Add the paths of all nodes below the node at ``path``."""
     pending = [(top, path)]
     while pending:
         node, path = pending.pop()
@@ -194,7 +194,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def lineage(node: Node | None) -> list[Node]:
-    """Return a node and those around it, up to its stack's root, which is left out."""
+    """Return a node and those around it, up to but without its stack's root."""
     found: list[Node] = []
     while node is not None and node.parent is not node:
         found.append(node)
@@ -203,11 +203,11 @@ def lineage(node: Node | None) -> list[Node]:
 
 
 class CannotCountError(Exception):
-    """An instrument cannot be used here; the text is the reason."""
+    """An instrument cannot be used here; the text says why."""
 
 
 class Instrument(ABC):
-    """Counts some of the vocabulary, in passes of its own."""
+    """Counts some of the counters, in its own passes."""
 
     names: tuple[str, ...] = ()  # the counters that it always has for the whole call, zeros included
     recorder: Recorder
@@ -219,11 +219,11 @@ class Instrument(ABC):
 
     @abstractmethod
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return what was counted, by phase; CannotCountError where the call did away with this."""
+        """Call once, and return what was counted, by phase; CannotCountError if the call removed the hooks."""
 
 
 class TotalsInstrument(Instrument):
-    """An instrument of running totals, which those made from it add to between :meth:`begin` and :meth:`end`."""
+    """An instrument with running totals, which subclasses add to between :meth:`begin` and :meth:`end`."""
 
     def __init__(self, on_edge: Callable[[Node], None] | None = None) -> None:
         self.totals = Totals()
@@ -237,7 +237,7 @@ class TotalsInstrument(Instrument):
         """Begin to count, just before the call."""
 
     def end(self) -> None:
-        """End what has begun, just after the call."""
+        """Stop counting, just after the call."""
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
@@ -252,7 +252,7 @@ class TotalsInstrument(Instrument):
         return self._counts(whole)
 
     def _counts(self, whole: int) -> tuple[Count, ...]:
-        """Return the counts of the call that has just been recorded, of ``whole`` in all."""
+        """Return the counts of the call that has just been recorded; ``whole`` is its packed total."""
         return tuple(
             Count(path, name, value)
             for path, packed in ((WHOLE, whole), *self.recorder.totals())
@@ -261,11 +261,10 @@ class TotalsInstrument(Instrument):
 
 
 class Levels:
-    """Follows a level, as memory in use is, through the phases of one call.
+    """Follows a level, such as memory in use, through the phases of one call.
 
-    :meth:`note` adds every stretch between two edges of phases. A phase's peak is the highest rise over the level at
-    the beginning of an entry; its net is the sum of what its entries added. None is the whole call, which is always
-    open.
+    :meth:`note` adds every stretch between two phases' edges. A phase's peak is the highest rise over the level at the
+    beginning of an entry; its net is the sum of what its entries added. None is the whole call, which is always open.
     """
 
     def __init__(self, level: int) -> None:
@@ -275,7 +274,7 @@ class Levels:
         self._nets: Counter[Node | None] = Counter()
 
     def note(self, open_nodes: Sequence[Node], level: int, peak: int) -> None:
-        """Add a stretch: the phases that were open, the level at its end, and the highest within."""
+        """Add a stretch: the phases that were open, the level at its end, and its highest level."""
         last, bases = self._last, self._bases
         self._bases = now = {node: bases.get(node, last) for node in (*open_nodes, None)}
         for node, base in now.items():
@@ -284,7 +283,7 @@ class Levels:
         self._last = level
 
     def counts(self, paths: dict[Node, str], peak_name: str, net_name: str) -> Iterator[Count]:
-        """Yield the peaks and nets; phases without a path are left out."""
+        """Yield the peaks and nets, without phases that have no path."""
         peaks: Counter[str] = Counter()
         nets: Counter[str] = Counter()
         for node, peak in self._peaks.items():
@@ -300,5 +299,5 @@ _OWN = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("timers"
 
 
 def is_own(code: CodeType) -> bool:
-    """Whether code is that of timers, probes or instruments."""
+    """Whether code belongs to timers, probes or instruments."""
     return code.co_filename.startswith(_OWN)

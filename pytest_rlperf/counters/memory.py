@@ -1,6 +1,6 @@
-"""Host memory, of Python and NumPy by tracemalloc and of PyTorch by its profiler; the garbage collector's work.
+"""Host memory, Python's and NumPy's by tracemalloc and PyTorch's by its profiler, and the garbage collector's work.
 
-With them are the contexts in which instruments work: undisturbed by the collector, and without warnings.
+Also the contexts in which instruments work: undisturbed by the collector, and without warnings.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
 OF_GARBAGE = ("garbage_bytes", "garbage_files", "garbage_threads", "garbage_processes")
-_EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and more where the call makes many objects
+_EDGES_MOST = 5000  # per call; each takes a tenth of a millisecond, or more if the call makes many objects
 
 
 @contextmanager
 def tracing(frames: int = 1) -> Iterator[None]:
-    """Trace memory while the body runs, and no longer unless it was traced before; of each block so many frames.
+    """Trace memory, with ``frames`` frames per block, while the body runs, and later only if it was traced before.
 
-    It is on for some calls before memory is counted, because blocks from before have no known size.
+    Tracing is on for some calls before memory is counted, because earlier blocks have no known size.
     """
     was_on = tracemalloc.is_tracing()
     if not was_on:
@@ -56,9 +56,9 @@ def tracing(frames: int = 1) -> Iterator[None]:
 
 
 class HostMemory(Instrument):
-    """Counts bytes that Python's allocators gave out, NumPy's arrays included; it needs :func:`tracing`.
+    """Counts bytes that Python's allocators gave out, including NumPy's arrays; it needs :func:`tracing`.
 
-    At every edge of a phase the collector runs and caches are cleared, so that only memory that is still held counts.
+    At every edge of a phase, the collector runs and caches are cleared, so that only memory that is still held counts.
     """
 
     names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes", *OF_GARBAGE)
@@ -66,8 +66,8 @@ class HostMemory(Instrument):
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
         self._garbage = array("q", bytes(8 * len(OF_GARBAGE)))
-        # Of each edge the innermost phase that was open, and the memory in use and at most since the last edge. There
-        # is room for as many edges as the last call had: nothing is allocated to keep them.
+        # For each edge: the innermost phase that was open, the memory in use, and its peak since the last edge. There
+        # is room for as many edges as the last call had, so keeping them allocates nothing.
         self._nodes: list[Node | None] = []
         self._bytes = array("q")
         self._edges = 0
@@ -77,14 +77,14 @@ class HostMemory(Instrument):
         self._nodes, self._bytes = [None] * (self._edges + 2), array("q", bytes(16 * (self._edges + 2)))
         self._edges = 0
         with self.recorder.recording():
-            _clear_caches()  # it may hold what was before
+            _clear_caches()  # they may hold earlier objects
             self._edge(None)
             self._garbage = array("q", bytes(8 * len(OF_GARBAGE)))
             call()
             self._edge(None)
         if self._edges > _EDGES_MOST:
             raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
-        # Peaks are rounded: names that caches hold on to within a phase make less of a difference, but make one.
+        # Peaks are rounded: names that caches keep within a phase make a smaller difference than a step.
         garbage = (Count(WHOLE, name, value) for name, value in zip(OF_GARBAGE, self._garbage, strict=True))
         return tuple(
             replace(count, value=count.value // STEPS.get(count.name, 1) * STEPS.get(count.name, 1))
@@ -114,7 +114,7 @@ class HostMemory(Instrument):
                 self._garbage[place] += max(0, before - now)
 
     def _levels(self) -> Levels:
-        """Return the stretches of the last call."""
+        """Return the levels in the last call's stretches."""
         levels = Levels(self._bytes[0])
         for number in range(1, self._edges):
             levels.note(lineage(self._nodes[number]), self._bytes[2 * number], self._bytes[2 * number + 1])
@@ -122,7 +122,7 @@ class HostMemory(Instrument):
 
 
 def _clear_caches() -> int:
-    """Free what Python keeps for itself: objects to use again, and names of attributes that were looked up.
+    """Free what Python keeps for itself: objects to reuse, and names of attributes that were looked up.
 
     Return how many objects only the collector could free.
     """
@@ -134,7 +134,7 @@ def _clear_caches() -> int:
 
 
 def _held() -> tuple[int, int, int, int]:
-    """Return this process's bytes, open files, threads and child processes; without /proc the bytes alone."""
+    """Return this process's bytes, open files, threads and child processes; without /proc, only the bytes."""
     in_use = _traced_bytes()[0]
     try:
         files, tasks = listdir("/proc/self/fd"), listdir("/proc/self/task")  # noqa: PTH208
@@ -144,7 +144,7 @@ def _held() -> tuple[int, int, int, int]:
 
 
 def children_of(task: str) -> list[bytes]:
-    """Return the numbers of the child processes of one thread."""
+    """Return the numbers of one thread's child processes."""
     descriptor = open_descriptor(f"/proc/self/task/{task}/children", os.O_RDONLY)
     try:
         return os.read(descriptor, 1 << 16).split()
@@ -153,27 +153,27 @@ def children_of(task: str) -> list[bytes]:
 
 
 def _traced_bytes() -> tuple[int, int]:
-    """Return the bytes in use and their peak; CannotCountError where tracemalloc was stopped."""
+    """Return the bytes in use and their peak; CannotCountError if tracemalloc was stopped."""
     if not tracemalloc.is_tracing():
         raise CannotCountError("the call itself stops tracemalloc")
     return tracemalloc.get_traced_memory()
 
 
 _STDERR = 2
-_Sizes = list[int]  # bytes allocated, negative where freed
+_Sizes = list[int]  # bytes allocated, negative if freed
 
 
 class TensorMemory(Profiled):
     """Counts the bytes that PyTorch's allocator of host memory gave out, in the order of the allocations.
 
-    PyTorch's profiler complains on stderr of a block that is freed and was there before, in C++: while it is at work
-    file descriptor 2 leads nowhere, for the whole process.
+    PyTorch's profiler complains, in C++, on stderr when an older block is freed: so while it is at work, file
+    descriptor 2 leads nowhere, for the whole process.
     """
 
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations", "tensor_garbage_bytes")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return the counts by phase; none where PyTorch is not loaded."""
+        """Call once, and return the counts by phase; none if PyTorch is not loaded."""
         if "torch" not in sys.modules:
             call()
             return ()
@@ -222,7 +222,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
-    """Return the sizes from each mark to the next, the last to the end, and those of threads without marks."""
+    """Return the sizes from each mark to the next or the end, and those in threads without marks."""
     stretches: list[_Sizes] = []
     elsewhere: _Sizes = []
     marked = {event.start_thread_id() for event in events if event.name() == MARK}
@@ -247,10 +247,10 @@ class Garbage(TotalsInstrument):
         self._run, self._object = self.totals.unit("collections"), self.totals.unit("garbage")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return the counts; those of the final collection belong to the whole call, and to no phase."""
+        """Call once, and return the counts; the final collection's belong to the whole call, and to no phase."""
         with self.recorder.recording():
             start = self.read()
-            # No object that the collector tracks is made between the two readings, but by the call.
+            # Between the two readings, only the call makes objects that the collector tracks.
             before = _tracked()
             gc.callbacks.append(self._note)
             gc.enable()
@@ -270,7 +270,7 @@ class Garbage(TotalsInstrument):
 
 
 def _tracked() -> int:
-    """Return how many objects the collector tracks, after it has stopped to track those that need not be."""
+    """Return how many objects the collector tracks, once it has stopped tracking those that need not be."""
     gc.collect()
     gc.collect()  # the first run untracks a tuple within a tuple, and the next the tuple around it
     return len(gc.get_objects())
@@ -280,8 +280,8 @@ def _tracked() -> int:
 def quiet() -> Iterator[None]:
     """Ignore warnings while the body runs.
 
-    The checked first call ran under the user's filters. Later, a repeated warning costs a look at the filters, as it
-    does outside of pytest, which would record it.
+    The checked first call ran under the user's filters. Later, a repeated warning costs a look at the filters, as
+    outside pytest, which would record it.
     """
     __tracebackhide__ = True
     with warnings.catch_warnings():
@@ -308,7 +308,7 @@ def as_usual() -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Switch the collector off, and freeze all present objects, while the body runs.
 
-    Afterwards it is as it was, but for thresholds that the body itself may have set.
+    Afterwards the collector is as it was, except for thresholds that the body itself may have set.
     """
     was_on, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()

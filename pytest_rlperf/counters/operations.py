@@ -26,11 +26,11 @@ from pytest_rlperf.timers.node import Node
 
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
 _ITEM = "aten::_local_scalar_dense"  # item()
-_DETACH = "aten::detach"  # ends what grad_ops is about, and is no part of it
+_DETACH = "aten::detach"  # ends what grad_ops is about, and is not part of it
 
 
 class Operations(TotalsInstrument):
-    """Counts tensor operations, seen by a dispatch mode: below autograd, whichever thread its backward runs in."""
+    """Counts tensor operations by a dispatch mode: below autograd, whichever thread its backward runs in."""
 
     names: tuple[str, ...] = ("ops", "ops_backward", "float64_ops", "grad_ops")
 
@@ -40,12 +40,12 @@ class Operations(TotalsInstrument):
             self.names = (*self.names, "copies_to_device", "copies_to_host", "pageable_copies")
 
     def begin(self) -> None:
-        """Begin to count; where PyTorch is not loaded it dispatches nothing."""
+        """Begin to count; if PyTorch is not loaded, it dispatches nothing."""
         self._mode = _make_mode(self) if "torch" in sys.modules else nullcontext()
         self._mode.__enter__()
 
     def end(self) -> None:
-        """End what has begun."""
+        """Stop counting."""
         self._mode.__exit__(None, None, None)
 
     def note(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
@@ -68,13 +68,13 @@ def _has_accelerator() -> bool:
         return False
     import torch
 
-    # PyTorch before 2.6 knows of no accelerator by itself.
+    # PyTorch before 2.6 has no torch.accelerator.
     known = getattr(torch, "accelerator", None)
     return bool(torch.cuda.is_available() or torch.backends.mps.is_available() or (known and known.is_available()))
 
 
 def _copies(name: str, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
-    """Yield what an operation is as a copy between a device and the host."""
+    """Yield the counters of an operation that copies between a device and the host."""
     if name == _ITEM:
         if inputs[0].device.type != "cpu":
             yield from ("copies_to_host", "pageable_copies")
@@ -89,13 +89,13 @@ def _copies(name: str, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
 
 
 def _make_mode(counter: Operations) -> AbstractContextManager[None]:
-    """Return a dispatch mode that notes every operation with the counter."""
+    """Return a dispatch mode that notes every operation in the counter."""
     from torch.utils import _python_dispatch
 
     def dispatch(self: object, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
-        # Profilers' marks are no operations, and a probe's own operations do not count.
+        # Profilers' marks are not operations, and a probe's own operations do not count.
         caller = sys._getframe().f_back  # None in autograd's own threads
         if not name.startswith("profiler::") and not (caller is not None and is_own(caller.f_code)):
             counter.note(name, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
@@ -122,9 +122,9 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
 
 
 class Profiled(Instrument):
-    """An instrument of PyTorch's profiler, with a mark among its events at every edge of a phase.
+    """An instrument that uses PyTorch's profiler, with a mark among its events at every edge of a phase.
 
-    ``nodes`` has for each mark the innermost phase that was open until then.
+    ``nodes`` has, for each mark, the innermost phase that was open until then.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Profiled(Instrument):
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Allow counting during the block; CannotCountError where another profiler is active."""
+        """Allow counting during the block; CannotCountError if another profiler is active."""
         torch = sys.modules.get("torch")
         if torch is not None and torch._C._autograd._profiler_enabled():
             raise CannotCountError("a PyTorch profiler is active")
@@ -180,9 +180,9 @@ class Kernels(Profiled):
 
 
 def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:
-    """Return how many kernels there were, and how many of them operations launched before each mark, after the last.
+    """Return how many kernels there were, and how many were launched before each mark, and after the last.
 
-    ``events`` are those of a profiler: on the host with the kernels each has launched, and on the device.
+    ``events`` are a profiler's: on the host, with the kernels that each has launched, and on the device.
     """
     whole = 0
     marks: list[float] = []
@@ -204,7 +204,7 @@ def _is_kernel(name: str) -> bool:
 
 
 class DeviceCounts(TotalsInstrument):
-    """Counts one device's work by phase, by reading its totals at the edges of phases."""
+    """Counts one device's work by phase, by reading its totals at phases' edges."""
 
     def __init__(self, driver: Device) -> None:
         super().__init__(on_edge=self._note_level)
@@ -222,7 +222,7 @@ class DeviceCounts(TotalsInstrument):
             yield
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return what was counted, by phase; CannotCountError where the call is in the way."""
+        """Call once, and return what was counted, by phase; CannotCountError if the call interferes."""
         mode, memory = _sync_debug_mode(), self._driver.memory()
         if memory is not None:
             self._driver.reset_peak()
@@ -236,7 +236,7 @@ class DeviceCounts(TotalsInstrument):
         return found
 
     def _counts(self, whole: int) -> tuple[Count, ...]:
-        """Return the counts of the call that has just been recorded, and the peaks of its memory."""
+        """Return the counts of the call that has just been recorded, and its memory's peaks."""
         if self._levels is None:
             return super()._counts(whole)
         levels = self._levels.counts(self.recorder.paths(), "device_peak_bytes", "")
@@ -248,7 +248,7 @@ class DeviceCounts(TotalsInstrument):
         self._note_level(None)
 
     def end(self) -> None:
-        """End what has begun, just after the call."""
+        """Stop counting, just after the call."""
         self._note_level(None)
 
     def _note_level(self, innermost: Node | None) -> None:
@@ -263,12 +263,12 @@ class DeviceCounts(TotalsInstrument):
         for name, value in self._all_counts().items():
             grown = value - self._last.get(name, value)
             self._last[name] = value
-            # A call may reset the statistics of its library; what it did before that since the last edge is lost.
+            # A call may reset its library's statistics; what it did between the last edge and the reset is lost.
             self.totals.packed += (grown if grown >= 0 else value) * self.totals.unit(name)
         return self.totals.packed
 
     def _all_counts(self) -> dict[str, int]:
-        """Return the totals so far of waits and allocations; what a driver has in ``counts()`` replaces ours."""
+        """Return the totals so far of waits and allocations; a driver's own ``counts()`` replace ours."""
         memory = self._driver.memory()
         found = {} if memory is None else {"device_allocations": memory.allocations}
         if self._waits is not None:
@@ -282,7 +282,7 @@ def _sync_debug_mode() -> int:
 
 
 def devices_in_use() -> tuple[Device, ...]:
-    """Return the device that PyTorch uses in this process, if it has begun to: nothing is started by looking."""
+    """Return the device that PyTorch already uses in this process, if any; the look starts nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ()

@@ -1,7 +1,7 @@
-"""Accelerators: their clocks, and the phases of a workload by those clocks.
+"""Accelerators: their clocks, and a workload's phases by those clocks.
 
-:func:`clock_for` chooses a clock by the devices that a workload holds. JAX is driven here, too, and is not loaded: its
-calls return before their work is done, on a CPU too.
+:func:`clock_for` chooses a clock by the devices that a workload holds. JAX is driven here, too, without loading it: its
+calls return before their work is done, even on a CPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pytest_rlperf.probes.objects import reached
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
 _ON_HOST = frozenset({"cpu", "host", "meta"})  # a meta tensor has no data, and no work
 
-# Devices with drivers of their own, such as the tests' virtual GPU.
+# Devices with their own drivers, such as the tests' virtual GPU.
 _driven: dict[str, DeviceDriver] = {}
 
 
 @contextmanager
 def driving(*drivers: DeviceDriver) -> Iterator[None]:
-    """Within the context, use these drivers for their devices, such as those of another library than PyTorch."""
+    """Within the context, use these drivers for their devices, such as another library's than PyTorch's."""
     before = dict(_driven)
     _driven.update({driver.device: driver for driver in drivers})
     try:
@@ -44,16 +44,16 @@ def driving(*drivers: DeviceDriver) -> Iterator[None]:
 
 
 def is_driven(devices: Iterable[str]) -> bool:
-    """Whether one of these devices, by their names, has a driver of its own within :func:`driving`."""
+    """Whether one of these devices, by their names, has its own driver within :func:`driving`."""
     return not _driven.keys().isdisjoint(devices)
 
 
 def clock_for(devices: Iterable[str], host_ns: Callable[[], int] = time.perf_counter_ns) -> AnyClock:
     """Return the clock for work on ``devices``, named as PyTorch does: ``"cpu"``, ``"cuda:0"``, ``"mps"``.
 
-    Devices that PyTorch does not drive have the drivers of :func:`driving`. DeviceClockError where there are several
-    accelerators, which share no clock, where the one cannot be used, or where another library than PyTorch and JAX uses
-    it (``"cupy cuda:0"``) and there is no driver for it. JAX's devices (``"jax cpu:0"``) count as one.
+    Devices that PyTorch does not drive have the drivers of :func:`driving`. DeviceClockError if there are several
+    accelerators, which share no clock, if the accelerator cannot be used, or if a library other than PyTorch and JAX
+    uses it (``"cupy cuda:0"``) without a driver. JAX's devices (``"jax cpu:0"``) count as one.
     """
     names = sorted({name for name in devices if name.partition(":")[0] not in _ON_HOST})
     if not names:
@@ -79,28 +79,28 @@ def clock_for(devices: Iterable[str], host_ns: Callable[[], int] = time.perf_cou
     return SyncClock(WaitedTorchDevice(name), host_ns)
 
 
-# Kinds of devices in DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
+# Kinds of devices by DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
 _DLPACK_ON_HOST = frozenset({1, 3, 11})  # pinned memory is the host's
 _DLPACK = {2: "cuda", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
 
 
 def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
-    """Return the names of the devices that tensors are on which these objects hold, or functions refer to.
+    """Return the names of the devices of the tensors that these objects hold, or that functions refer to.
 
-    They are PyTorch's tensors, those of modules and optimizers included, and whatever else has a class with
-    ``holds_device_memory`` and a ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. JAX's arrays are on
-    JAX's devices, of which the host is one: ``"jax cpu:0"``. Other libraries' arrays are found by the array API's
-    ``__dlpack_device__``, and named with their library: ``"cupy cuda:0"``.
+    Tensors are PyTorch's, including modules' and optimizers', and objects whose class has ``holds_device_memory`` and a
+    ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. JAX's arrays are on JAX's devices, which include
+    the host: ``"jax cpu:0"``. Other libraries' arrays are found by the array API's ``__dlpack_device__``, and named
+    with their library: ``"cupy cuda:0"``.
     """
     torch = sys.modules.get("torch")
     tensor = () if torch is None else torch.Tensor
     found: set[str] = set()
     for number, held in enumerate(objects):
         for _, value in reached(str(number), held):
-            # The class is looked at and not the object: a proxy or a lazy attribute may run any code.
+            # Only the class is looked at, as a proxy or a lazy attribute may run any code.
             kind = type(value)
             if (tensor and issubclass(kind, tensor)) or getattr(kind, "holds_device_memory", False) is True:
-                found.add(str(value.device))  # type: ignore[attr-defined]  # which both have
+                found.add(str(value.device))  # type: ignore[attr-defined]  # both have it
             elif is_array(kind):
                 found |= places(value)
             elif hasattr(kind, "__dlpack_device__"):
@@ -109,8 +109,8 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
 
 
 def _of_another_library(array: object, kind: type) -> set[str]:
-    """Return the name of the device that an array is on which is not PyTorch's; nothing for the host's memory."""
-    with suppress(Exception):  # one whose memory was given away, or a class that only looks like an array's
+    """Return the device's name for another library's array; nothing for the host's memory."""
+    with suppress(Exception):  # an array whose memory was given away, or a class that only looks like an array's
         number, index = kind.__dlpack_device__(array)  # type: ignore[attr-defined]
         if int(number) not in _DLPACK_ON_HOST:
             return {f"{kind.__module__.partition('.')[0]} {_DLPACK.get(int(number), 'device')}:{int(index)}"}
@@ -120,7 +120,7 @@ def _of_another_library(array: object, kind: type) -> set[str]:
 # --------------------------------------------------------------------------- JAX
 
 _PREFIX = "jax "
-_WATCHED_CALLS = 4  # an update of the policy may follow on every second one of the critics
+_WATCHED_CALLS = 4  # a policy update may follow only every second critic update
 
 
 def is_jax(device: str) -> bool:
@@ -129,39 +129,39 @@ def is_jax(device: str) -> bool:
 
 
 def is_array(kind: type) -> bool:
-    """Whether a class is of JAX's arrays; random keys and tracers are among them."""
+    """Whether a class is one of JAX's arrays, which include random keys and tracers."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return isinstance(array, type) and issubclass(kind, array)
 
 
 def places(array: Any) -> set[str]:
-    """Return the names of the devices that an array of JAX's is or was on, ``"jax cpu:0"``; none of a tracer."""
+    """Return the names of the devices that a JAX array is or was on, ``"jax cpu:0"``; none for a tracer."""
     with suppress(Exception):
         return {f"{_PREFIX}{device.platform}:{device.id}" for device in array.sharding.device_set}
     return set()
 
 
 def _started() -> Any:
-    """Return the module of JAX where it is in use, None where it is not: nothing is started by looking."""
+    """Return JAX's module if it is in use, else None; the look starts nothing."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     is_started = getattr(bridge, "backends_are_initialized", None)
     return sys.modules["jax"] if is_started is not None and is_started() else None
 
 
 def live_arrays() -> list[Any]:
-    """Return all of JAX's arrays that there are; none where JAX has not been used."""
+    """Return all live JAX arrays; none if JAX has not been used."""
     jax = _started()
     return [] if jax is None else list(jax.live_arrays())
 
 
 def new_arrays(before: Iterable[Any]) -> list[Any]:
-    """Return the arrays that have been made since ``before``, a list of all there were, and are still there."""
+    """Return the live arrays that have been made since ``before``, the list of all arrays then."""
     known = {id(array) for array in before}
     return [array for array in live_arrays() if id(array) not in known]
 
 
 def wait_for_all() -> Callable[[], None]:
-    """Return a function that waits for whatever JAX was given; it does nothing where JAX has not been used."""
+    """Return a function that waits for all of JAX's work; it does nothing if JAX has not been used."""
     jax = _started()
     if jax is None:
         return lambda: None
@@ -169,11 +169,11 @@ def wait_for_all() -> Callable[[], None]:
 
 
 class JaxDevice(WaitedDevice):
-    """The devices of JAX that a workload uses, waited for as one; made once JAX has been used.
+    """The JAX devices that a workload uses, waited for as one; made once JAX has been used.
 
-    A device runs what one thread gives it in order, so the end of one more computation is the end of all. Where a
-    call's output has all arrays that the call makes, as those of a pure function do, it is enough to wait for the
-    output, which takes less time: the first calls show it.
+    A device runs one thread's work in order, so the end of one more computation is the end of all. If a call's output
+    has all arrays that the call makes, as a pure function's does, it is enough to wait for the output, which takes less
+    time. The first calls show whether that is so.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -185,7 +185,7 @@ class JaxDevice(WaitedDevice):
         try:
             self._devices = [self._device(name) for name in names]
             starts = [self._jax.device_put(0.0, device) for device in self._devices]
-            # Compiled ahead: within a function that JAX traces, it is run and does not become a part of that function.
+            # Compiled ahead: within a function that JAX traces, it runs and does not become part of that function.
             self._last = [(self._jax.jit(lambda x: x + 1).lower(start).compile(), start) for start in starts]
         except RuntimeError as error:
             raise DeviceClockError(f"JAX cannot use {self.device}: {error}") from error
@@ -198,7 +198,7 @@ class JaxDevice(WaitedDevice):
         return found[0]
 
     def keeping(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Return a call whose output the next wait is for; of several calls in a row the last one's."""
+        """Return a call whose output the next wait is for; after several calls in a row, the last one's."""
 
         def kept() -> None:
             __tracebackhide__ = True
@@ -210,7 +210,7 @@ class JaxDevice(WaitedDevice):
         return kept
 
     def _watch(self, call: Callable[[], object]) -> None:
-        """Call, and learn whether all arrays that this makes are in the output."""
+        """Call, and find out whether all arrays that the call makes are in its output."""
         __tracebackhide__ = True
         before = live_arrays()
         self._output = call()
@@ -220,12 +220,12 @@ class JaxDevice(WaitedDevice):
         self._watched += 1
 
     def synchronize(self) -> None:
-        """Wait for the output of the last call that was kept, and for whatever else was begun."""
+        """Wait for the last kept call's output, and for whatever else was begun."""
         output, self._output = self._output, None
         try:
             self._jax.block_until_ready(output)
         except RuntimeError:
-            # An array that was donated to a later computation is deleted, and there is nothing of it to wait for.
+            # An array that was donated to a later computation is deleted, and cannot be waited for.
             leaves = self._jax.tree_util.tree_leaves(output)
             self._jax.block_until_ready([leaf for leaf in leaves if not (is_array(type(leaf)) and leaf.is_deleted())])
         if output is None or not self._returns_all or self._watched < _WATCHED_CALLS:

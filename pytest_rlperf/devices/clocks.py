@@ -1,6 +1,6 @@
-"""Clocks of the host and of devices, the driver that a clock needs for a device, and those of PyTorch's.
+"""Clocks of the host and of devices, the driver that a clock needs for a device, and drivers for PyTorch's devices.
 
-Nothing here loads PyTorch before a device of its is named.
+Nothing here loads PyTorch before one of its devices is named.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Memory:
 class Device(Protocol):
     """An accelerator, driven by any library.
 
-    Errors are those of that library, RuntimeError as a rule.
+    Errors are the library's, usually RuntimeError.
     """
 
     device: str  # "cuda:0"
 
     def stream(self) -> Hashable:
-        """Return an identifier of the host thread's current stream on the device."""
+        """Return an identifier for the host thread's current stream on the device."""
 
     def synchronize(self) -> None:
         """Wait until the device has finished its work on every stream."""
@@ -45,9 +45,9 @@ class Device(Protocol):
         """Whether the current stream is captured into a graph, which allows no timed event and no wait."""
 
     def memory(self) -> Memory | None:
-        """Return the state of the device's memory, None where it is unknown.
+        """Return the state of the device's memory, None if it is unknown.
 
-        The library's own allocator keeps it, so this takes no call to the device.
+        The library's own allocator keeps it, so this does not call the device.
         """
 
     def reset_peak(self) -> None:
@@ -56,7 +56,7 @@ class Device(Protocol):
     def counting_syncs(self) -> AbstractContextManager[Callable[[], int] | None]:
         """Within the context, count how often the host waits for the device because of an operation it called.
 
-        Yields a function that returns the count so far, None where it is unknown.
+        Yield a function that returns the count so far, or None if it is unknown.
         """
 
     def name(self) -> str:
@@ -64,7 +64,7 @@ class Device(Protocol):
 
 
 class WaitedDevice:
-    """A device that can only be waited for: it has one stream, no graphs, and no figures of memory and waits."""
+    """A device that can only be waited for: it has one stream, no graphs, and no figures for memory and waits."""
 
     def stream(self) -> Hashable:
         """Return the only stream."""
@@ -75,7 +75,7 @@ class WaitedDevice:
         return False
 
     def memory(self) -> Memory | None:
-        """Return None: the device's library keeps no peak of its own."""
+        """Return None: the device's library keeps no peak."""
         return None
 
     def reset_peak(self) -> None:
@@ -88,7 +88,7 @@ class WaitedDevice:
 
 
 class DeviceDriver(Device, Protocol):
-    """A device that records events on its streams: PyTorch's, or a virtual one."""
+    """A device that records events on its streams: PyTorch's, or a virtual device."""
 
     def make_event(self) -> Any:
         """Return a new event; this allocates, so it is done before measuring."""
@@ -97,13 +97,13 @@ class DeviceDriver(Device, Protocol):
         """Order the current stream to stamp ``event`` once it gets there; the host does not wait."""
 
     def elapsed_ms(self, start: Any, end: Any) -> float:
-        """Return float32 milliseconds between two events that the device has reached; RuntimeError before."""
+        """Return float32 milliseconds between two events; RuntimeError until the device has reached them."""
 
 
 class Mark:
     """One moment: the host's nanoseconds, and an event that a stream of the device stamps when it gets there.
 
-    A mark is its clock's, and used again once it was released.
+    A mark belongs to its clock, which reuses it once it is released.
     """
 
     __slots__ = ("event", "host_ns", "stream")
@@ -124,7 +124,7 @@ class HostClock:
 
 
 class _DeviceClock:
-    """What the clocks of a device share: the device itself, which they wait for."""
+    """The part that a device's clocks share: the device itself, which they wait for."""
 
     driver: Device
     device: str
@@ -153,7 +153,7 @@ class SyncClock(_DeviceClock):
         self.left = 1  # there is always another mark
 
     def mark(self) -> Mark:
-        """Wait for the device, and mark the moment at which it is done."""
+        """Wait for the device, and mark the moment when it is done."""
         mark = Mark(None)
         mark.stream = self.driver.stream()
         self.synchronize()
@@ -171,14 +171,14 @@ class SyncClock(_DeviceClock):
         """Do nothing: these marks cost the device nothing."""
 
 
-POOL_SIZE = 256  # marks; an iteration of a hundred phases needs two hundred and two
+POOL_SIZE = 256  # marks; an iteration with a hundred phases needs two hundred and two
 
 
 class EventClock(_DeviceClock):
-    """The device's own clock: marks are events of a pool, recorded on the current stream without waiting.
+    """The device's own clock: marks are events from a pool, recorded on the current stream without waiting.
 
-    To make an event takes twenty times as long as to take one from the pool, so the pool grows only by
-    :meth:`reserve`. ``left`` is how many marks it has.
+    Making an event takes twenty times as long as taking one from the pool, so the pool grows only by :meth:`reserve`.
+    ``left`` is how many marks it has.
     """
 
     is_synced = False
@@ -200,7 +200,7 @@ class EventClock(_DeviceClock):
         return len(self._free)
 
     def mark(self) -> Mark:
-        """Mark this moment; DeviceClockError where the pool is empty, or the device refuses."""
+        """Mark this moment; DeviceClockError if the pool is empty, or if the device refuses."""
         try:
             mark = self._free.pop()
         except IndexError:
@@ -219,9 +219,9 @@ class EventClock(_DeviceClock):
         return mark
 
     def elapsed_ns(self, start: Mark, end: Mark) -> float:
-        """Return the device's nanoseconds between two marks, which it must have reached: DeviceClockError before.
+        """Return the device's nanoseconds between two marks; DeviceClockError until it has reached them.
 
-        They are of float32 milliseconds: of long times, the last digits are lost.
+        They come from float32 milliseconds, so long times lose their last digits.
         """
         try:
             return 1e6 * self.driver.elapsed_ms(start.event, end.event)
@@ -231,13 +231,13 @@ class EventClock(_DeviceClock):
             ) from error
 
     def reserve(self, marks: int) -> None:
-        """Make events until this many marks are left; call it between iterations, as that takes time."""
+        """Make events until ``marks`` marks are left; call it between iterations, as that takes time."""
         missing = marks - self.left
         if missing > 0:
             self._fill(missing)
 
     def release(self, marks: Iterable[Mark] | None = None) -> None:
-        """Take back these marks, or all: they have been read."""
+        """Take back these marks, or all marks, once they have been read."""
         for mark in list(self._taken.values() if marks is None else marks):
             if self._taken.pop(id(mark), None) is not None:
                 self._free.append(mark)
@@ -255,7 +255,7 @@ _SYNCED = "called a synchronizing CUDA operation"  # in the warnings of PyTorch'
 
 
 class CudaDriver:
-    """An NVIDIA GPU, or with PyTorch's ROCm builds one of AMD's, by events on PyTorch's current stream."""
+    """An NVIDIA GPU, or an AMD GPU with PyTorch's ROCm builds, by events on PyTorch's current stream."""
 
     def __init__(self, device: str) -> None:
         torch = _torch(device)
@@ -273,7 +273,7 @@ class CudaDriver:
         self._cuda = torch.cuda
 
     def make_event(self) -> Any:
-        """Return a new event, made on the device: PyTorch makes them when they are first recorded."""
+        """Return a new event, made on the device: PyTorch makes an event when it is first recorded."""
         with self._cuda.device(self._index):
             event = self._cuda.Event(enable_timing=True)
             event.record(self._cuda.current_stream(self._index))
@@ -296,14 +296,14 @@ class CudaDriver:
         self._cuda.synchronize(self._index)
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is captured into a graph, which PyTorch reports for the current device alone."""
+        """Whether the current stream is captured into a graph, which PyTorch reports only for the current device."""
         if self._cuda.current_device() == self._index:
             return bool(self._cuda.is_current_stream_capturing())
         with self._cuda.device(self._index):
             return bool(self._cuda.is_current_stream_capturing())
 
     def memory(self) -> Memory | None:
-        """Return the figures of PyTorch's caching allocator; None where it was replaced."""
+        """Return the figures of PyTorch's caching allocator; None if it was replaced."""
         try:
             stats = self._cuda.memory_stats(self._index)
         except RuntimeError:
@@ -311,18 +311,18 @@ class CudaDriver:
         return Memory(
             allocated_bytes=stats.get("allocated_bytes.all.current", 0),
             peak_bytes=stats.get("allocated_bytes.all.peak", 0),
-            # Segments that expand grow without there being more of them; older PyTorch counts only those.
+            # Expandable segments grow without becoming more; older PyTorch counts only segments.
             allocations=stats.get("num_device_alloc", stats.get("segment.all.allocated", 0)),
         )
 
     def reset_peak(self) -> None:
-        """Begin a new peak in PyTorch's own statistics; do nothing where its allocator was replaced."""
+        """Begin a new peak in PyTorch's own statistics; do nothing if its allocator was replaced."""
         with suppress(RuntimeError):
             self._cuda.reset_peak_memory_stats(self._index)
 
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count the operations that wait, as PyTorch's debug mode warns of them; ROCm builds do as well."""
+        """Count the operations that wait, by the warnings of PyTorch's debug mode, which ROCm builds also have."""
         before = self._cuda.get_sync_debug_mode()
         waits = 0
         with warnings.catch_warnings():
@@ -349,9 +349,9 @@ class CudaDriver:
 
 
 class WaitedTorchDevice(WaitedDevice):
-    """A device of PyTorch that is no CUDA device, such as MPS or XPU: the host waits for it.
+    """A PyTorch device other than CUDA's, such as MPS or XPU: the host waits for it.
 
-    DeviceClockError where PyTorch cannot use the device on this machine.
+    DeviceClockError if PyTorch cannot use the device on this machine.
     """
 
     def __init__(self, device: str) -> None:
@@ -374,7 +374,7 @@ class WaitedTorchDevice(WaitedDevice):
         self._wait()
 
     def name(self) -> str:
-        """Return the kind of the device: PyTorch knows no model."""
+        """Return the device's kind: PyTorch does not know the model."""
         return self._kind
 
 
@@ -385,7 +385,7 @@ def _is_usable(torch: Any, kind: str) -> bool:
 
 
 def _torch(device: str) -> Any:
-    """Import PyTorch for a device; DeviceClockError where there is none."""
+    """Import PyTorch for a device; DeviceClockError if that fails."""
     try:
         import torch
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Entries of phases: the edges that a tape records in one iteration, paired, with the device's times of them."""
+"""Entries of phases: the edges that a tape records in one iteration, paired, with their times on the device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, path_of
 
 MAIN_STREAM = "main"
-# Float32 milliseconds resolve half a microsecond up to 8.4 s; before that, times are read from a later mark.
+# Float32 milliseconds resolve half a microsecond up to 8.4 s; before that limit, times are read from a later mark.
 _REANCHOR_NS = 4_000_000_000
-# No device reaches a mark before the host records it. Its clock may run faster than the host's, by 1e-4 at most, and it
+# No device reaches a mark before the host records it. Its clock may run faster than the host's, by at most 1e-4, and it
 # may have reached the anchor late, if it slept.
 _EARLY_NS = 1_000_000
 _EARLY_SHARE = 0.02
@@ -25,8 +25,8 @@ _EARLY_SHARE = 0.02
 class Untimed(str, enum.Enum):
     """Why an edge has no mark."""
 
-    LOOKING = "looking"  # at memory, which takes the host too long for the times to be of use
-    CAPTURED = "captured"  # into a graph, where no event can be timed
+    LOOKING = "looking"  # at memory, which takes the host too long for useful times
+    CAPTURED = "captured"  # into a graph, in which no event can be timed
     SHORT = "short"  # of events
 
 
@@ -40,7 +40,7 @@ class DeviceLook(NamedTuple):
 class Moment(NamedTuple):
     """One moment on the host, with a mark for the device's clock, or why there is none.
 
-    ``look`` is the number of the look that was taken at it, counted over all threads of the iteration; -1 without one.
+    ``look`` is the number of the look taken then, counted over all threads of the iteration; -1 without one.
     """
 
     host_ns: int
@@ -59,7 +59,7 @@ class Edge(NamedTuple):
 
 @dataclass
 class Track:
-    """The edges of one thread, or of one task in it, in their order. ``prefix`` are the phases that the task is in."""
+    """The edges of one thread, or of one task in it, in order; ``prefix`` are the phases that the task is in."""
 
     label: str  # of the thread, empty for the one that made the tape
     prefix: tuple[str, ...]
@@ -101,9 +101,9 @@ class EdgeLog:
 class Entry:
     """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
 
-    The device's times are None where the edge was not marked, for the reason ``untimed``. ``device_self_ns`` is None
-    also where a child changed streams. ``label`` names the thread, empty for the one that measures. ``peak_lag_ns`` is
-    the longest that the device was behind the host, at this phase's first edge or any edge within.
+    The device's times are None if an edge was not marked, for the reason ``untimed``. ``device_self_ns`` is also None
+    if a child changed streams. ``label`` names the thread; it is empty for the one that measures. ``peak_lag_ns`` is
+    the most that the device was behind the host, at this phase's first edge or any edge within.
     """
 
     path: tuple[str, ...]
@@ -123,7 +123,7 @@ class Entry:
 
     @property
     def device_ns(self) -> int | None:
-        """From edge to edge on the device; None where they are not both of one stream."""
+        """The device's time from edge to edge; None if they are not both on one stream."""
         if self.device_start_ns is None or self.device_end_ns is None or len(self.streams) != 1:
             return None
         return self.device_end_ns - self.device_start_ns
@@ -142,7 +142,7 @@ class Timeline:
         self._reference = anchor
 
     def read(self, marks: Iterable[Mark]) -> None:
-        """Add the marks of one thread, in its order; DeviceClockError where their times contradict that order."""
+        """Add one thread's marks, in its order; DeviceClockError if their times contradict that order."""
         latest: dict[Hashable, int] = {self.anchor.stream: 0}
         for mark in marks:
             elapsed_ns = self._clock.elapsed_ns(self._reference, mark)
@@ -156,7 +156,7 @@ class Timeline:
                 self._reference = mark
 
     def since_anchor_ns(self, mark: Mark) -> int:
-        """Return the device's time of a mark that was read."""
+        """Return the device's time at a mark that was read."""
         return self._times[id(mark)]
 
     def host_ns(self, host_ns: int) -> int:
@@ -168,11 +168,11 @@ class Timeline:
         return self.anchor_lag_ns + self._times[id(mark)] - self.host_ns(mark.host_ns)
 
     def name(self, stream: Hashable) -> str:
-        """Return a stream's name: handles differ from process to process, the order of appearance does not."""
+        """Return a stream's name: handles differ between processes, the order of appearance does not."""
         return self._names.setdefault(stream, f"side {len(self._names)}")
 
     def _check(self, mark: Mark, device_ns: int, before_ns: int) -> None:
-        """Raise DeviceClockError where a stream went back in time, or reached a mark before the host recorded it."""
+        """Raise DeviceClockError if a stream went back in time, or reached a mark before the host recorded it."""
         if device_ns < before_ns:
             raise DeviceClockError(
                 f"the events of {self._clock.device} are broken: one was reached {before_ns - device_ns} ns before "
@@ -198,11 +198,11 @@ class _Open:
         self.peak_lag_ns = 0
 
     def add(self, entry: Entry, stream: str | None) -> None:
-        """Add a child that has ended; ``stream`` is the one of this phase."""
+        """Add a child that has ended; ``stream`` is this phase's."""
         self.host_below_ns += entry.host_end_ns - entry.host_start_ns
         self.peak_lag_ns = max(self.peak_lag_ns, entry.peak_lag_ns)
         if entry.untimed is Untimed.CAPTURED:
-            return  # the device did nothing of it
+            return  # the device did none of it
         if entry.device_ns is None:
             self.device_below_ns = None
         elif self.device_below_ns is not None and entry.streams == (stream,):
@@ -210,10 +210,10 @@ class _Open:
 
 
 def entries_of(track: Track, timeline: Timeline | None, anchor_ns: int) -> list[Entry]:
-    """Return the entries that ended on a track, parents before children; without a timeline, by the host's clock alone.
+    """Return the entries that ended on a track, parents before children; without a timeline, only by the host's clock.
 
-    The device's time of a phase, less that of its children on the same stream, is its own time, to the nanosecond:
-    all are differences of the same few numbers.
+    A phase's time on the device, less its children's on the same stream, is its own time, to the nanosecond: all are
+    differences of the same few numbers.
     """
     found: list[Entry | None] = []
     opened: list[_Open] = []
@@ -224,7 +224,7 @@ def entries_of(track: Track, timeline: Timeline | None, anchor_ns: int) -> list[
         elif opened and opened[-1].edge.node is edge.node:
             ended = opened.pop()
             if not edge.node.name:
-                continue  # a part of the phase around it
+                continue  # part of the phase around it
             entry = _entry(track, ended, edge.moment, timeline, anchor_ns)
             found[ended.place] = entry
             if opened:
@@ -234,7 +234,7 @@ def entries_of(track: Track, timeline: Timeline | None, anchor_ns: int) -> list[
 
 
 def marks_of(tracks: Iterable[Track]) -> Iterator[Mark]:
-    """Yield the marks of tracks, those of each in their order; one that ended several phases comes once."""
+    """Yield the marks of tracks, in order on each; a mark that ended several phases comes once."""
     for track in tracks:
         before = None
         for edge in track.edges:

@@ -1,4 +1,4 @@
-"""The tape: marks at the edges of phases while the work runs, read once it is done; phases and traces made of it."""
+"""The tape: marks at phases' edges while the work runs, read once it is done, for phases and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_rlperf.timers.tree import EdgeStack, EdgeTree, Tree
 
 @dataclass
 class _Iteration:
-    """The record of one call. ``looks`` is a list in an iteration that looks at memory, and None in others."""
+    """The record of one call; ``looks`` is a list in an iteration that looks at memory, and None in others."""
 
     anchor: Mark | None
     looks: list[DeviceLook] | None
@@ -36,13 +36,13 @@ class _Iteration:
 
 
 class Tape:
-    """Records the phases of a workload on a device, by the clock of that device and by the host's.
+    """Records the phases of a workload on a device, by the device's clock and by the host's.
 
     Scopes record into :attr:`tree` (``recording_into(tape.tree)``), each call between :meth:`begin_iteration` and
-    :meth:`end_iteration`; :meth:`resolve` then waits for the device once and returns the phases. At each edge there is
-    one reading of the host's clock and one event from the clock's pool: no waiting, and nothing is made.
+    :meth:`end_iteration`; :meth:`resolve` then waits for the device once and returns the phases. Each edge takes one
+    reading of the host's clock and one event from the clock's pool: it does not wait, and makes nothing.
 
-    A :class:`SyncClock` waits for the device at every edge. Such times have no overlap of host and device, are marked
+    A :class:`SyncClock` waits for the device at every edge. Its times have no overlap of host and device, are marked
     ``is_synced``, and are not compared with others.
     """
 
@@ -67,9 +67,9 @@ class Tape:
     def begin_iteration(self, *, look: bool = False) -> None:
         """Begin to record a call.
 
-        With ``look`` the device's memory and implicit waits are read at every edge, without an event or a wait. That
-        takes the host's time, so the times of such an iteration are not kept: take one beside the others. It resets the
-        peak that PyTorch's allocator keeps.
+        With ``look``, the device's memory and implicit waits are read at every edge, without an event or a wait. That
+        takes the host's time, so the iteration's times are not kept: take it in addition to others. It resets the peak
+        that PyTorch's allocator keeps.
         """
         keep_from_compiling()
         if look:
@@ -103,9 +103,9 @@ class Tape:
         """Wait for the device, read all marks, and return the mean phases of all iterations so far.
 
         Call this before anything else waits for the device: the length of its wait shows how long the device worked
-        after the last mark. Pass ``waited`` where the caller has waited before; that length is then unknown. Raises
-        DeviceClockError where the times of the device's events contradict each other. Iterations that have more edges
-        of phases than the pool has events are left out and counted in ``dropped``, and the pool grows for later ones.
+        after the last mark. Pass ``waited`` if the caller has already waited; that length is then unknown. Raise
+        DeviceClockError if the times of the device's events contradict each other. Iterations with more edges of phases
+        than the pool has events are left out and counted in ``dropped``, and the pool grows for later ones.
         """
         pending, self._pending = self._pending, []
         asked_ns = self.clock.host_ns()
@@ -125,7 +125,7 @@ class Tape:
         return self.phases()
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the phases of the thread that made the tape, of all resolved iterations."""
+        """Return the phases of the thread that made the tape, over all resolved iterations."""
         return self._main.phases(self.clock.device, is_synced=self.clock.is_synced) if self._main.iterations else ()
 
     def beside(self) -> dict[str, tuple[Phase, ...]]:
@@ -138,12 +138,12 @@ class Tape:
 
     @property
     def unseen_s(self) -> float:
-        """How long the device worked on after the last mark, by the median: the host may return late from one wait."""
+        """The median time that the device worked on after the last mark: the host may return late from one wait."""
         return statistics.median_low(self._unseen_ns or [0]) / 1e9
 
     @property
     def iterations(self) -> int:
-        """How many iterations the times are means of."""
+        """How many iterations the times are averaged over."""
         return self._main.iterations
 
     @property
@@ -178,7 +178,7 @@ class Tape:
             iteration.log.leave(stack, node, outer, self._moment(iteration))
 
     def _moment(self, iteration: _Iteration) -> Moment:
-        """Mark this moment; without an event where the device or the pool allows none."""
+        """Mark this moment, without an event if the device or the pool allows none."""
         clock = self.clock
         iteration.edges += 1
         if iteration.looks is not None:
@@ -191,7 +191,7 @@ class Tape:
                 return Moment(mark.host_ns, mark)
             iteration.missed += 1
         except (DeviceClockError, RuntimeError) as error:
-            # resolve() raises it, and not the code that is being measured, which did nothing wrong.
+            # resolve() raises it, instead of the measured code, which did nothing wrong.
             self._broken = DeviceClockError(f"marking the edge of a phase on {clock.device} failed: {error}")
         return Moment(clock.host_ns(), None, Untimed.SHORT)
 
@@ -203,7 +203,7 @@ class Tape:
         return len(looks) - 1
 
     def _read(self, iteration: _Iteration, before: Timeline | None) -> Timeline | None:
-        """Add one iteration; return its timeline, by which the next one's anchor is placed."""
+        """Add one iteration; return its timeline, which places the next one's anchor."""
         if iteration.looks is not None:
             self._read_looks(iteration, iteration.looks)
             return before
@@ -226,7 +226,7 @@ class Tape:
         return timeline
 
     def _lag_of(self, anchor: Mark, before: Timeline | None) -> int:
-        """Return how far behind the device was at an anchor, which is 0 for the first of calls in a row."""
+        """Return how far behind the device was at an anchor: 0 for the first of several calls in a row."""
         if before is None:
             return 0
         elapsed_ns = round(self.clock.elapsed_ns(before.anchor, anchor))
@@ -247,8 +247,8 @@ class Tape:
 # --------------------------------------------------------------------------- phases
 # The means of their entries over iterations.
 
-# A launch is some 5 µs on its way to the device, and events resolve half a microsecond: behind by a few launches is
-# not behind. Of a long phase, the last kernel may well take longer than that and still have waited for its launch.
+# A launch takes some 5 µs to reach the device, and events resolve half a microsecond: a few launches are not a lag. In
+# a long phase, the last kernel may take longer than that and still have waited for its launch.
 NEAR_NS = 20_000
 NEAR_SHARE = 0.1
 
@@ -256,8 +256,8 @@ NEAR_SHARE = 0.1
 def bound_of(entry: Entry) -> Bound:
     """Return what bounds the time of one entry, by how far the device was behind the host at its edges.
 
-    Behind at the end: the device has work queued. Behind before but not at the end: the host waited, or did something
-    else until the device had caught up, which looks the same. Never behind: the device waited for the host.
+    If it is behind at the end, the device has work queued. If it was behind only before, the host waited, or did
+    something else until the device caught up, which looks the same. If it never was, the device waited for the host.
     """
     near_ns = max(NEAR_NS, NEAR_SHARE * (entry.device_ns or 0))
     if entry.lag_out_ns is not None and entry.lag_out_ns > near_ns:
@@ -293,7 +293,7 @@ class _Total:
         self.lag_in_ns += entry.lag_in_ns
         self.lag_out_ns += entry.lag_out_ns
         self.streams |= dict.fromkeys(entry.streams)
-        # Where entries differ, the longest ones decide what bounds the path's time.
+        # If entries differ, the longest ones decide what bounds the path's time.
         self.bounds[bound_of(entry)] += 1 + (entry.device_ns or 0)
 
     def look(self, looks: Sequence[DeviceLook]) -> None:
@@ -307,7 +307,7 @@ class _Total:
         self.syncs += (looks[-1].syncs or 0) - (looks[0].syncs or 0)
 
     def device_times(self, iterations: int, looked: int, *, is_synced: bool) -> DeviceTimes | None:
-        """Return the device's times per iteration, None where it has none, as of a phase captured into a graph."""
+        """Return the device's times per iteration, None if it has none, as for a phase captured into a graph."""
         if not self.marked:
             return None
         bound = Bound.SYNC if is_synced else self.bounds.most_common(1)[0][0]
@@ -317,7 +317,7 @@ class _Total:
             stream=", ".join(self.streams),
             lag_in_s=self.lag_in_ns / self.marked / 1e9,
             lag_out_s=self.lag_out_ns / self.marked / 1e9,
-            # Where the device is not behind, only the counted waits show whether the host waited.
+            # If the device is not behind, only the counted waits show whether the host waited.
             bound=Bound.SYNC if bound is Bound.LAUNCH and self.syncs else bound,
             is_synced=is_synced,
             peak_bytes=self.peak_bytes,

@@ -1,1 +1,1 @@
-"""What runs in a watched process: what it opens, loads and executes."""
+"""Code that runs in an observed process: it notes what the process opens, loads and executes."""

@@ -18,16 +18,16 @@ def footprint(
     *,
     searches: bool = False,
 ) -> Footprint:
-    """Return what this process has run and read by now; modules that are ``alike`` on all sides are left out.
+    """Return what this process has run and read by now, without modules that are ``alike`` on all sides.
 
-    Of children only those are known that an event tells of. It is known only where it ``searches`` all objects, which
-    takes a tenth of a second, which functions are kept and of which annotations were read.
+    Only children that an event reports are known. Which functions are kept, and whose annotations were read, is known
+    only if it ``searches`` all objects, which takes a tenth of a second.
     """
     loaded = loaded_files.now()
     recorded = recorder.read(observer.below)
     objects = functions_as_objects(observer.changed) if searches else AsObjects({}, {})
     return Footprint(
-        # Modules that the process had loaded before it could note anything are known by their files.
+        # Modules that were loaded before the process could note anything are known by their files.
         files=sorted({*observer.files(), *loaded.values()}),
         children=observer.has_children or recorded.has_spawned,
         functions=recorded.functions,

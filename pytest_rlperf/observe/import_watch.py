@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 class ImportWatch:
-    """Notes, in the run's own process, which packages from elsewhere read files of the tree while they are imported.
+    """Notes, in the run's own process, which packages from elsewhere read the tree's files while they are imported.
 
-    Each side has to import these for itself: a process that imports them for both sides would read the user's tree.
+    Each side has to import these packages itself: a process that imports them for both would read the user's tree.
     """
 
     def __init__(self, top: Path) -> None:
@@ -22,7 +22,7 @@ class ImportWatch:
         if event != "open" or not isinstance(arguments[0], str):
             return
         try:
-            path = os.path.join(os.getcwd(), arguments[0])  # noqa: PTH109, PTH118 - at every file that is opened
+            path = os.path.join(os.getcwd(), arguments[0])  # noqa: PTH109, PTH118 - for every opened file
             if not path.startswith(self._below) or not os.path.exists(path):  # noqa: PTH110
                 return
             frame = sys._getframe(1)
@@ -33,5 +33,5 @@ class ImportWatch:
             name = str(frame.f_globals.get("__name__", "__main__")).partition(".")[0]
             if name != "__main__" and not frame.f_code.co_filename.startswith(self._below):
                 self.packages.add(name)
-        except Exception:  # noqa: S110 - an audit hook that raises would break off what it looks at
+        except Exception:  # noqa: S110 - a raising audit hook would break what it watches
             pass

@@ -1,6 +1,6 @@
-"""The functions of a process as objects: who keeps them, and whether somebody has read their annotations.
+"""The functions of a process as objects: what keeps them, and whether something has read their annotations.
 
-A compiler reads a function, keeps it, and runs something else in its place, which nothing sees run.
+A compiler reads a function, keeps it, and runs something else in its place, which nothing notes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import CellType, FrameType, FunctionType
 from typing import NamedTuple
 
-# What runs the very function that it keeps, in Python's own loop, where it runs anything.
+# Types that run the very function that they keep, if they run anything, in Python's own loop.
 _TRANSPARENT = (
     *(CellType, FrameType, classmethod, property, staticmethod, functools.cached_property, functools.partial),
     type(functools.cache(len)),
@@ -23,16 +23,16 @@ _LinesByFile = dict[str, list[int]]
 
 
 class AsObjects(NamedTuple):
-    """The first lines of functions by their files: those ``kept``, and those of which annotations were ``read``."""
+    """The first lines of functions by their files: those ``kept``, and those whose annotations were ``read``."""
 
     kept: _LinesByFile
     read: _LinesByFile
 
 
 def functions_as_objects(files: Collection[str]) -> AsObjects:
-    """Return what is known of the functions of ``files``, by a look at all objects.
+    """Return what is known about the functions in ``files``, by a look at all objects.
 
-    It takes a tenth of a second for a few functions, and grows with their number: each object is compared with all.
+    It takes a tenth of a second for a few functions, and longer for more: each object is compared with all functions.
     """
     gc.unfreeze()  # frozen objects are in no list
     found = [each for each in gc.get_objects() if type(each) is FunctionType]
@@ -46,27 +46,27 @@ def functions_as_objects(files: Collection[str]) -> AsObjects:
 
 
 def _kept_by(holder: object, functions: Mapping[int, FunctionType]) -> Iterable[int]:
-    """Return the functions that an object keeps which is no module, no class, and nothing that runs them itself."""
+    """Return the functions that an object keeps, none for a module, a class, or what runs them itself."""
     if isinstance(holder, _TRANSPARENT):
         return ()
     if type(holder) is tuple and [id(each) for each in holder] == [*functions]:
-        return ()  # the arguments of the question itself, from Python 3.13 on
+        return ()  # the arguments of get_referrers itself, from Python 3.13 on
     if type(holder) is dict:
         if _is_namespace(holder):
             return ()
-        # Any wrapper names what it wraps: how it runs that is for whatever else keeps it.
+        # Every wrapper names what it wraps; whatever else keeps the function shows how it runs.
         return [id(each) for name, each in holder.items() if id(each) in functions and name != "__wrapped__"]
     return [id(each) for each in gc.get_referents(holder) if id(each) in functions]
 
 
 def _is_namespace(names: Mapping[object, object]) -> bool:
-    """Whether a dict has the names of a module or a class, or what a cached property has."""
+    """Whether a dict has the names of a module, a class or a cached property."""
     is_class = "__module__" in names and ("__doc__" in names or "__qualname__" in names)
     return is_class or "__builtins__" in names or "__spec__" in names or {"func", "attrname"} <= names.keys()
 
 
 def _is_read(function: FunctionType) -> bool:
-    """Whether somebody has read a function's annotations: only then they become a dict."""
+    """Whether something has read a function's annotations: only then do they become a dict."""
     inner = gc.get_referents(function)
     others = (function.__globals__, vars(builtins), function.__kwdefaults__, vars(function))
     return any(type(each) is dict and not any(each is other for other in others) for each in inner)
@@ -80,7 +80,7 @@ def _lines(functions: Iterable[FunctionType]) -> _LinesByFile:
 
 
 def specially_loaded(loaded: Mapping[str, str]) -> Collection[str]:
-    """Return the files, of those by modules, whose loader may make something else of them than Python does."""
+    """Return the loaded files, given by module, whose loader may make something else of them than Python does."""
     specs = {file: getattr(sys.modules.get(name), "__spec__", None) for name, file in loaded.items()}
     loaders = {file: getattr(spec, "loader", None) for file, spec in specs.items()}
     return [

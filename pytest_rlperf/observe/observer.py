@@ -1,7 +1,7 @@
-"""What a process of a side has read: the files that an audit hook notes, and those of its modules.
+"""What a process of a side has read: the files that an audit hook notes, and the files of its modules.
 
-The hook is in the processes that observe a test, and in no process that measures one: an audit hook cannot be taken off
-again, and makes every ``id()`` six times slower, and with it ``copy.deepcopy`` twice.
+Only the processes that observe a test have the hook, not those that measure: an audit hook cannot be removed, and makes
+every ``id()`` six times slower, and so ``copy.deepcopy`` twice as slow.
 
 Every process of a side imports this, so it imports next to nothing.
 """
@@ -17,19 +17,19 @@ from types import ModuleType
 
 from pytest_rlperf.observe.watch import Watch
 
-# The events by which another process begins, or code of the tree that is no Python's may be run.
+# The events by which another process begins, or by which the tree's code in other languages may run.
 _STARTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
 )
 
-# The events by which functions run that neither a profiler nor a monitor is told of.
+# The events by which functions run that neither a profiler nor a monitor sees.
 _HOOKS = frozenset({"sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"})
-_LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # what looks through directories for modules and for tests
-# What opens a module to import it, or to show its lines.
+_LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # these search directories for modules and for tests
+# Modules that open a module to import it, or to show its lines.
 _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
-_DEEPEST = 12  # of their frames
-_RECORDER = ("pytest_rlperf.observe.", "threading")  # which begins to record in each new thread
+_DEEPEST = 12  # frames of openers
+_RECORDER = ("pytest_rlperf.observe.", "threading")  # begins to record in each new thread
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
 """What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
 
@@ -37,8 +37,8 @@ _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_b
 class Observer:
     """Notes which files this process and its imports open, execute or load from the start on, below ``watched`` places.
 
-    A file that is not there counts too, for another side may have it. Of the ``changed`` files it also notes those that
-    somebody else opens: libraries in other languages, and other processes.
+    A missing file counts too, as another side may have it. It also notes which ``changed`` files others open: libraries
+    in other languages, and other processes.
     """
 
     def __init__(self, watched: Sequence[str], changed: Sequence[str] = ()) -> None:
@@ -53,23 +53,23 @@ class Observer:
 
     @property
     def has_children(self) -> bool:
-        """Whether this process, or one that it is a copy of, has started another one, which may have read anything."""
+        """Whether this process, or the one it was copied from, has started another, which may have read anything."""
         return bool(self._children)
 
     @property
     def has_hooks(self) -> bool:
-        """Whether something has had the interpreter call functions of its own, which nothing sees run."""
+        """Whether something has made the interpreter call its own functions, which nothing notes."""
         return bool(self._hooks)
 
     @contextlib.contextmanager
     def own_fork(self) -> Iterator[None]:
-        """Take no note of the process that the body forks: it is no child of the test's."""
+        """Ignore the process that the body forks: it is not the test's child."""
         known = len(self._children)
         yield
         del self._children[known:]
 
     def rest(self) -> None:
-        """Note no more of what others open, before the process is copied: the tests of its copies open files, too."""
+        """Stop noting what others open, before the process is copied: its copies' tests open files, too."""
         self._watch.rest()
 
     def go_on(self) -> None:
@@ -86,18 +86,18 @@ class Observer:
         return self._watched({_source_of(path) for path in (*tuple(self._paths), *_mapped_files())})
 
     def data(self) -> list[str]:
-        """Return the modules that have been read by something else than their import, which may do anything with it."""
+        """Return the modules that something other than their import has read, and may do anything with."""
         return self._watched(tuple(self._data))
 
     def opened(self) -> list[str]:
-        """Return the changed files that have been opened by now, and not by code that an event tells of."""
+        """Return the changed files that have been opened by now, except by code that an event reports."""
         opened = self._watch.opened()
         known = set(map(os.path.realpath, self.files())) if opened else set()
         return sorted(file for file in opened if os.path.realpath(file) not in known)
 
     @property
     def unwatched(self) -> str:
-        """Why nothing is known of who else opens files, empty where it is."""
+        """Why it is unknown what others open, "" if it is known."""
         return self._watch.fault
 
     def _watched(self, files: Iterable[str]) -> list[str]:
@@ -139,14 +139,14 @@ def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list
                 add(path)
                 if event == "open" and path.endswith(".py") and not _is_shown_or_imported():
                     add_data(path)
-        except Exception:  # noqa: S110 - of strangers' paths; an audit hook that raises would break off what it looks at
+        except Exception:  # noqa: S110 - from strange paths; a raising audit hook would break what it watches
             pass
 
     sys.addaudithook(note)
 
 
 def _caller(depth: int) -> str:
-    """Return the name of the module that has called a function so many levels above, empty where there is none."""
+    """Return the name of the module whose frame is ``depth`` levels above, "" if there is none."""
     try:
         return str(sys._getframe(depth).f_globals.get("__name__", ""))
     except ValueError:
@@ -154,7 +154,7 @@ def _caller(depth: int) -> str:
 
 
 def _is_shown_or_imported() -> bool:
-    """Whether a module is opened to import it, or to show its lines; loaders read for others, too."""
+    """Whether a module is opened to import it, or to show its lines; loaders also read for others."""
     for depth in range(3, _DEEPEST):
         name = _caller(depth)
         if name.startswith(("importlib", "_frozen_importlib")):
@@ -166,7 +166,7 @@ def _is_shown_or_imported() -> bool:
 
 
 def _mapped_files() -> list[str]:
-    """Return the files that are mapped into this process: libraries that other libraries have loaded are among them."""
+    """Return the files that are mapped into this process, including libraries that other libraries have loaded."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
             return sorted({line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "/" in line})
@@ -175,8 +175,8 @@ def _mapped_files() -> list[str]:
 
 
 def _source_of(path: str) -> str:
-    """Return the module's file where ``path`` is that of its bytecode, which follows from it."""
-    if path.startswith("/proc/self/"):  # which is another process to whoever reads it later
+    """Return the module's file if ``path`` is that of its bytecode, else ``path``."""
+    if path.startswith("/proc/self/"):  # another process for whoever reads it later
         path = os.path.realpath(path)
     directory, _, name = path.rpartition("/")
     above, _, last = directory.rpartition("/")
@@ -186,9 +186,9 @@ def _source_of(path: str) -> str:
 class LoadedFiles:
     """The files of modules that were loaded from below ``watched`` or belong to ``packages``, by the modules' names.
 
-    Shared libraries are among them whose file names are in ``packages``, by their files.
-    Links in the paths of directories are resolved. ``alike`` are modules that are known to lie elsewhere. In a copy
-    of a process to look at a module copies its memory, so each is looked at once.
+    Shared libraries whose file names are in ``packages`` are included, by their files. Links in the paths of
+    directories are resolved. ``alike`` are modules that are known to lie elsewhere. In a copy of a process, looking at
+    a module copies its memory, so each is looked at once.
     """
 
     def __init__(self, watched: Sequence[str], packages: Sequence[str], alike: frozenset[str] = frozenset()) -> None:
@@ -200,7 +200,7 @@ class LoadedFiles:
         self._has_libraries = any(".so" in name for name in packages)
 
     def now(self) -> dict[str, str]:
-        """Return those that are loaded by now."""
+        """Return the files that are loaded by now."""
         new = _newer_than(self._known)
         if new is None:
             self._known, self._loaded, new = frozenset(), {}, list(sys.modules)
@@ -214,9 +214,9 @@ class LoadedFiles:
 
 
 def _newer_than(known: frozenset[str]) -> list[str] | None:
-    """Return the modules that came after ``known`` ones; None where one of those has gone.
+    """Return the modules that came after ``known`` ones; None if a known one has gone.
 
-    One that was put in its place again is among them.
+    A known module that was put in place again is included.
     """
     new: list[str] = []
     count, others = 0, len(sys.modules) - len(known)
@@ -234,7 +234,7 @@ def is_below(file: str, places: tuple[str, ...]) -> bool:
 
 
 def resolved(file: str) -> str:
-    """Return a file's path without links to directories, as they were when first asked for."""
+    """Return a file's path without links to directories, as they were at the first request."""
     directory, base = os.path.split(file)
     return os.path.join(_resolved_directory(directory), base)  # noqa: PTH118 - thousands of modules
 

@@ -1,4 +1,4 @@
-"""Which functions a process executes: noted from its start on, at the cost of a few dozen nanoseconds a call.
+"""Which functions a process executes: noted from its start on, at the cost of a few dozen nanoseconds per call.
 
 Every process that observes a test imports this, so it imports next to nothing.
 """
@@ -15,19 +15,19 @@ from pytest_rlperf.observe.observer import is_below
 
 _TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
 _NAME = "pytest-rlperf notes what runs"
-# What makes code of functions that it reads, and of all that these call.
+# Modules that compile functions, and all that these call, after reading them.
 _COMPILERS = (
     "/torch/jit/frontend.py",
     "/torch/_dynamo/symbolic_convert.py",
     "/tensorflow/python/autograph/impl/api.py",
 )
-_COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # the functions that do so
+_COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # their functions that do so
 
 
 class Recorded(NamedTuple):
-    """The first lines of functions by their files; whether something has compiled functions, which then run unnoticed.
+    """The first lines of functions by their files, and whether something has compiled functions, which run unnoticed.
 
-    Whether multiprocessing has started a new interpreter, of which no audit event tells.
+    ``has_spawned`` is whether multiprocessing has started a new interpreter, which no audit event reports.
     """
 
     functions: dict[str, list[int]]
@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
 class FunctionRecorder:
     """Notes the functions that this process and its threads execute from now on, by their code.
 
-    A copy of the process goes on with that.
+    A copy of the process goes on noting them.
     """
 
     def __init__(self) -> None:
@@ -52,16 +52,16 @@ class FunctionRecorder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all functions were noted: not where a test has a profiler of its own, or threads of native code."""
+        """Whether all functions were noted: not if a test has its own profiler, or threads of native code."""
         return self._noted.is_whole()
 
     def calls_any(self, names: frozenset[str], below: tuple[str, ...]) -> bool:
-        """Whether a function whose file is ``below`` some places, and that was noted, has one of these names in it."""
+        """Whether a noted function whose file is ``below`` some places uses one of ``names``."""
         codes = (code for code in self._noted.codes() if not names.isdisjoint(code.co_names))
         return any(is_below(str(self._directory / code.co_filename), below) for code in codes)
 
     def read(self, below: tuple[str, ...]) -> Recorded:
-        """Return what has been noted by now, of functions those whose files are ``below`` some places."""
+        """Return what has been noted by now, with functions whose files are ``below`` some places."""
         codes = self._noted.codes()
         by_file: dict[str, set[int]] = {}
         for code in codes:
@@ -69,7 +69,7 @@ class FunctionRecorder:
                 by_file.setdefault(code.co_filename, set()).add(code.co_firstlineno)
         lines: dict[str, set[int]] = {}
         for name, found in by_file.items():
-            path = str(self._directory / name) if name.endswith(".py") else name  # others are made up
+            path = str(self._directory / name) if name.endswith(".py") else name  # other names are not files
             if path[:1] == "/" and is_below(path, below):
                 lines.setdefault(path, set()).update(found)
         return Recorded(
@@ -106,10 +106,10 @@ class _Monitored:
 
 
 class _Profiled:
-    """Notes functions by the standard library's profiler in C, of which each thread has one."""
+    """Notes functions by the standard library's C profiler, one per thread."""
 
     def __init__(self) -> None:
-        self._begun: list[CodeType] = []  # the first functions of threads, which no profiler sees
+        self._begun: list[CodeType] = []  # threads' first functions, which no profiler sees
         self._main = self._started()
         self._profilers = [self._main]
         threading.setprofile(self._begin_thread)
@@ -135,9 +135,9 @@ class _Profiled:
 
 
 def _newest_thread() -> int:
-    """Return how many threads have run Python in this process by now, those of native code among them, less a constant.
+    """Return how many threads have run Python in this process by now, including native ones, less a constant.
 
-    Each new one is given the next number.
+    Each new thread gets the next number.
     """
     import ctypes
 

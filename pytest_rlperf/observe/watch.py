@@ -1,4 +1,4 @@
-"""Who opens files, in whichever language and process: Linux tells that a file is opened, though not by whom.
+"""Which files are opened, in any language and process: Linux tells that a file is opened, though not by whom.
 
 Every process that observes a test imports this, so it imports next to nothing.
 """
@@ -17,10 +17,10 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Watch:
-    """Notes which of some ``files`` are opened from now on, modules also by their bytecode.
+    """Notes which ``files`` are opened from now on, modules also by their bytecode.
 
-    Each is reported once, so that no number of events is too many. ``fault`` says why nothing is watched; it is empty
-    otherwise.
+    Each file is reported once, so that there are never too many events. ``fault`` says why nothing is watched; it is
+    empty otherwise.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -41,18 +41,18 @@ class Watch:
         return self._opened
 
     def rest(self) -> None:
-        """Note nothing more until :meth:`go_on`."""
+        """Note nothing until :meth:`go_on`."""
         self.opened()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def go_on(self) -> None:
-        """Note what is opened from now on, beside what was opened before the rest."""
+        """Note what is opened from now on, in addition to what was opened before the rest."""
         left = [file for file in self._files if file not in self._opened]
         if not left or self.fault:
             return
-        import ctypes  # which no measured process needs
+        import ctypes  # no measured process needs it
 
         try:
             library = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +70,7 @@ class Watch:
                 number = add(self._descriptor, os.fsencode(place), ctypes.c_uint32(_OPENED | _ONCE))
                 if number >= 0:
                     self._watched.setdefault(number, []).append(file)
-                elif os.access(place, os.R_OK):  # what cannot be read is read by nobody
+                elif os.access(place, os.R_OK):  # an unreadable file is never read
                     self._give_up(f"inotify: {os.strerror(ctypes.get_errno())}")
                     return
 
@@ -85,7 +85,7 @@ class Watch:
                 self._opened.update(self._watched[number])
 
     def _is_own(self) -> bool:
-        """Whether the descriptor is still this one's: a test may have closed it, and opened another file."""
+        """Whether the descriptor is still this watch's: a test may have closed it, and opened another file."""
         try:
             return os.readlink(f"/proc/self/fd/{self._descriptor}") == "anon_inode:inotify"  # noqa: PTH115
         except OSError:

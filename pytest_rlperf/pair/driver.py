@@ -202,7 +202,7 @@ class Driver:
         return self._pair
 
     def _leave(self, leave: wire.Leave) -> wire.Done | None:
-        """Let every worker that still can leave the test, the reporter last; then let all of them go."""
+        """Let every worker leave the test if it still can, the reporter last; then let all of them go."""
         reporter, done, failure = self._reporter, None, None
         others = [worker for worker in self._in_turn if worker is not reporter]
         try:

@@ -1,7 +1,7 @@
 """What a worker's calls leave outside all processes: shared memory and temporary files that nobody removes.
 
 No system says who has made them. But the sides of a pair take turns. What is new after a turn comes from the worker
-whose turn it was, or from any other program. So a worker has to prove that its calls leave something, by turns and
+whose turn it was, or from any other program. So a worker has to prove that its calls leave something, in turns and
 pauses in random order. System V's segments and semaphores have their process's number.
 """
 
@@ -29,7 +29,7 @@ _TRIALS = 10  # what others make at random seems to be the worker's in one proof
 _PROOF_S, _PROOF_MOST_S = 3.0, 30.0  # the second is for proofs in which nearly every turn leaves something
 _SPARE = 1.25  # times the turns, for those that leave nothing
 _ALIKE = 4  # first letters that the names of one program's blocks share
-_TIMES = 2  # what a pause has; others who make blocks at an even pace may give a turn as many
+_TIMES = 2  # what a pause has; others who make blocks at an even pace give an equal turn as many
 _TICK_NS = 20_000_000  # the clock of files may stand still for this long
 
 T = TypeVar("T")

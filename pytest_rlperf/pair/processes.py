@@ -204,7 +204,7 @@ class Worker(Process):
         self.start_leaving(order)
         while self.running:
             message = self._message()
-            if isinstance(message, wire.Done):  # an answer to an earlier order is no longer needed
+            if isinstance(message, wire.Done):  # answers to earlier orders are not needed any more
                 self.running = False
                 return message
         return None

@@ -38,7 +38,7 @@ from pytest_rlperf.wire import Place, PriceCollections, Slow, Taken, TakePair, W
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what disturbs a machine lasts for longer
-PAIR_ROUNDS = 13  # least in a pair, within PAIR_S: it includes what happens on one call of twelve
+PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
 _LONGER_STRETCHES = 6
@@ -222,7 +222,7 @@ class Pair:
         return self._readings(blocks, usages)
 
     def trace(self, blocks: int) -> list[Block]:
-        """Take further traced blocks, as many as ``blocks``."""
+        """Take ``blocks`` further traced blocks."""
         __tracebackhide__ = True
         return [self._block(SliceKind.TRACED) for _ in range(blocks)]
 

@@ -1,4 +1,4 @@
-"""Phases of code that one cannot edit: timers put around it, while it is measured and no longer."""
+"""Phases of code that cannot be edited: timers are put around it only while it is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 class ProbeError(Exception):
-    """A timer cannot be put around something, or there is no such thing; the text lists near names."""
+    """A timer cannot be put around something, or it does not exist; the text lists similar names."""
 
 
 @contextmanager
@@ -30,8 +30,7 @@ def attached(probes: Iterable[Probe]) -> Iterator[None]:
 def put(target: object, attribute: str, value: object) -> Undo:
     """Set an attribute of an object, class or module, and return a function that restores or removes it.
 
-    A ``__setattr__`` that is written in Python is bypassed. AttributeError or TypeError where the attribute is
-    read-only.
+    A ``__setattr__`` written in Python is bypassed. AttributeError or TypeError if the attribute is read-only.
     """
     set_, delete = (
         (type.__setattr__, type.__delattr__) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
@@ -56,7 +55,7 @@ def put(target: object, attribute: str, value: object) -> Undo:
 
 
 def put_variable(function: FunctionType, name: str, value: object) -> Undo:
-    """Set a variable of a function's closure or module, and return a function that restores it."""
+    """Set a variable in a function's closure or module, and return a function that restores it."""
     free = function.__code__.co_freevars
     if name not in free:
         return put(sys.modules[function.__module__], name, value)
@@ -69,7 +68,7 @@ def put_variable(function: FunctionType, name: str, value: object) -> Undo:
 def together(undoes: Iterable[Undo]) -> Undo:
     """Return one function that calls all ``undoes``, the last first.
 
-    Where making one of them fails, those before it are called at once.
+    If making one of them fails, those before it are called at once.
     """
     with ExitStack() as stack:
         for undo in undoes:

@@ -20,16 +20,16 @@ from pytest_rlperf.timers.scope import Scope, decorate
 
 Target = str | Callable[..., object]
 Phases = Mapping[str, Target | Sequence[Target]]
-_REFUSALS = (AttributeError, TypeError, ValueError)  # raised by objects that do not let an attribute be set
+_REFUSALS = (AttributeError, TypeError, ValueError)  # raised by objects whose attributes cannot be set
 
 
 def probes_for(phases: Phases, owner: object) -> list[Probe]:
     """Return a probe for every phase: ``{"critic": "update_critic", "sample": "buffer.sample", …}``.
 
     A text is the path from ``owner`` to a method, attribute by attribute, or ``"module:function"`` or
-    ``"module:Class.method"``. Where it leads to a PyTorch module, the module's forward passes are timed. A target may
-    also be a bound method, a function or a module itself; several targets make one phase. ProbeError where there is
-    nothing to time.
+    ``"module:Class.method"``. If it leads to a PyTorch module, the module's forward passes are timed. A target may also
+    be a bound method, a function or a module itself; several targets make one phase. ProbeError if there is nothing to
+    time.
     """
     found = []
     for name, given in phases.items():
@@ -61,7 +61,7 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
 
 
 def _is_module(value: object) -> bool:
-    """Whether a value is a module of PyTorch's, whose forward passes are the phase."""
+    """Whether a value is a PyTorch module, whose forward passes are the phase."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -74,7 +74,7 @@ def _module(name: str, module: str) -> ModuleType:
 
 
 def _probe_at(name: str, owner: object, path: str) -> Probe:
-    """Return the probe that suits what a path of attributes leads to; ProbeError where it leads nowhere."""
+    """Return the probe that suits what a path of attributes leads to; ProbeError if it leads nowhere."""
     probe = AttributeProbe(name, owner, path)
     holder, found = probe.resolve()[-2:]
     if isinstance(found, type):
@@ -93,7 +93,7 @@ class AttributeProbe:
         self._names = path.split(".")
 
     def resolve(self) -> list[object]:
-        """Return the owner and every object on the path; ProbeError where the path leads nowhere."""
+        """Return the owner and every object on the path; ProbeError if the path leads nowhere."""
         chain = [self._owner]
         for name in self._names:
             here = chain[-1]
@@ -108,7 +108,7 @@ class AttributeProbe:
     def attach(self) -> Undo:
         """Time it from now on.
 
-        The path is followed anew: since the probe was made the owner may hold another object, or another probe a proxy.
+        The path is followed again: the owner may hold another object by now, or another probe may have put a proxy.
         """
         owner, holder, _ = [None, *self.resolve()][-3:]
         attribute, scope = self._names[-1], Scope(self.name)
@@ -124,7 +124,7 @@ class AttributeProbe:
 class FunctionProbe:
     """Times a function by replacing it with a timed one in every loaded module and class that has it.
 
-    ProbeError where none does.
+    ProbeError if none does.
     """
 
     def __init__(self, name: str, function: object) -> None:
@@ -137,7 +137,7 @@ class FunctionProbe:
             )
 
     def attach(self) -> Undo:
-        """Time it from now on; code that holds it in a variable or closure of its own goes on calling the plain one."""
+        """Time it from now on; code that holds it in its own variable or closure goes on calling the plain one."""
         scope = Scope(self.name)
         made: dict[int, object] = {}  # the same one for every holder, so that it can be pickled
 
@@ -149,7 +149,7 @@ class FunctionProbe:
 
 
 def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
-    """Return a timed replacement for ``found`` in ``holder``; TypeError where a class could not bind it."""
+    """Return a timed replacement for ``found`` in ``holder``; TypeError if a class could not bind it."""
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
     if isinstance(holder, type):
@@ -160,13 +160,13 @@ def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
 
 
 def places_of(function: object) -> list[tuple[object, str]]:
-    """Return the modules and classes that have a function, each with the name they have it by."""
+    """Return the modules and classes that have a function, each with its name there."""
     found: dict[tuple[int, str], tuple[object, str]] = {}
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is function:
                 found.setdefault((id(module), name), (module, name))
-            elif issubclass(type(value), type) and value.__module__ == module.__name__:  # no lazy value is woken
+            elif issubclass(type(value), type) and value.__module__ == module.__name__:  # does not load lazy values
                 for inner, member in list(vars(value).items()):
                     held = member.__func__ if type(member) in (staticmethod, classmethod) else member
                     if held is function and isinstance(function, FunctionType):
@@ -179,8 +179,8 @@ def replace_method(
 ) -> Undo:
     """Replace a method by what ``around`` returns for it.
 
-    Where ``target`` takes no attributes, or Python looks the method up on the class, ``owner`` holds a proxy instead:
-    in its attributes, or as a function in its variables. TypeError where it holds ``target`` in none.
+    If ``target`` takes no attributes, or Python looks the method up on the class, ``owner`` holds a proxy instead: in
+    its attributes or, if it is a function, in its variables. TypeError if it holds ``target`` in none.
     """
     other = around(getattr(target, attribute))
     if is_proxy(target):
@@ -207,14 +207,14 @@ def _called(value: object) -> str:
 # --------------------------------------------------------------------------- stand-ins for objects of C, C++ and Rust
 # These take no attributes.
 
-# Attributes of the class that a stand-in has of its own, or must not have.
+# Class attributes that a stand-in has itself, or must not have.
 _OWN = frozenset(
     {"__class__", "__new__", "__init__", "__del__", "__getattribute__", "__get__", "__set__", "__delete__"}
 )
 
 
 class Proxy:
-    """Passes everything on to an object but the attributes that are ``timed``.
+    """Passes everything on to an object except the attributes that are ``timed``.
 
     ``isinstance`` sees the object's class, and copying or pickling the proxy copies the object. Only compiled code that
     receives the proxy and checks for its own type can see the difference.

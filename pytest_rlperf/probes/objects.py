@@ -1,4 +1,4 @@
-"""Objects and what they refer to: everything reachable, and the parts of an agent by the names it has for them."""
+"""Objects and what they refer to: everything reachable, and an agent's parts by its names for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pytest_rlperf.probes.torch import phase_name
 
-Path: TypeAlias = tuple[str, ...]  # the names from an object to one that it refers to
+Path: TypeAlias = tuple[str, ...]  # the names from an object to another that it refers to
 
 _KINDS = (
     ("target_q", re.compile(r"targ|_old$|lagged")),
@@ -44,7 +44,7 @@ class Parts:
 
 
 def find_parts(agent: object) -> Parts:
-    """Return an agent's parts; of a function that does an update, those of what it refers to."""
+    """Return an agent's parts or, for a function that does an update, the parts of what it refers to."""
     torch = sys.modules.get("torch")
     if torch is None:
         return Parts((), {}, ())
@@ -71,7 +71,7 @@ def find_parts(agent: object) -> Parts:
 
 
 def _kind(path: Path) -> str | None:
-    """Return what something is by its name, or by the names of what it belongs to."""
+    """Return the kind of an object by its name, or by the names of what it belongs to."""
     for name in reversed(path):
         for kind, pattern in _KINDS:
             if pattern.search(name.lower()):
@@ -80,7 +80,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _section(optimizer: Any, path: Path, kinds: Mapping[int, str]) -> str:
-    """Return the section of an optimizer: by the parameters that it trains, and only then by its name."""
+    """Return an optimizer's section: by the parameters that it trains, else by its name."""
     tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     trained = {kinds.get(id(tensor)) for tensor in tensors}
     if len(trained) == 1 and None not in trained:
@@ -91,7 +91,7 @@ def _section(optimizer: Any, path: Path, kinds: Mapping[int, str]) -> str:
 
 
 def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
-    """Return the modules that are of one kind throughout, less parts of others: a policy with critics is neither."""
+    """Return the modules of one kind throughout, without parts of others: a policy with critics is neither kind."""
     kinds = {id(module): kind for module, kind in modules}
     pure = [
         (module, kind)
@@ -103,14 +103,14 @@ def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
 
 
 def _may_be_a_part(path: Path, name: str | None) -> bool:
-    """Whether to look at what an object refers to by a name: one of the first members of a list, too."""
+    """Whether to follow an object's reference by a name, or to one of a list's first members."""
     if name is None or len(path) >= _DEEPEST or name in _NOT_LOOKED_INTO:
         return False
     return not name.isdigit() or int(name) < _LISTED_MOST
 
 
 def variables_of(function: FunctionType) -> dict[str, Any]:
-    """Return the variables that a function refers to, of its closure and its module, as far as they have values."""
+    """Return the variables that a function refers to, in its closure and its module, as far as they have values."""
     found = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it has none yet
@@ -119,20 +119,20 @@ def variables_of(function: FunctionType) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of variables in a function's code, and in that of functions within."""
+    """Yield the names of variables in a function's code, and in its inner functions'."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
 
 
-MOST_OBJECTS = 10_000  # looked at; a buffer may hold its transitions as objects
+MOST_OBJECTS = 10_000  # to look at: a buffer may hold its transitions as objects
 
 
 def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield an object and those that it refers to, with the path to each from ``name``, the nearest first.
 
-    These are attributes, members of containers, the objects of bound methods, and variables of functions.
+    References are attributes, members of containers, the objects of bound methods, and variables of functions.
     """
     for path, _, found in _nearest_first(value, MOST_OBJECTS, lambda path, name: True):
         yield ".".join((name, *path)), found
@@ -150,7 +150,7 @@ def _nearest_first(
             continue
         seen.add(id(value))
         yield path, holder, value
-        with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
+        with suppress(Exception):  # a proxy of a freed object, or attributes made on demand, may raise anything
             for name, member in islice(_members(value), MOST_OBJECTS):
                 if follows(path, name):
                     waiting.append(((*path, name) if name else path, value, member))
@@ -159,7 +159,7 @@ def _nearest_first(
 def _members(value: object) -> Iterator[tuple[str | None, object]]:
     """Yield the objects that one refers to, each with its name.
 
-    That is empty where the other stands for the object, and None where it has none, as the value of a tensor.
+    The name is empty if the other stands for the object, and None if it has none, like a value under a tensor key.
     """
     if isinstance(value, FunctionType):
         yield from variables_of(value).items()
@@ -173,7 +173,7 @@ def _members(value: object) -> Iterator[tuple[str | None, object]]:
         yield from _numbered(value.args)
         yield from value.keywords.items()
     elif isinstance(value, Mapping):
-        # An optimizer keeps its state by parameter: the text of a tensor takes milliseconds, and waits for its device.
+        # An optimizer keeps its state by parameter: a tensor's text takes milliseconds, and waits for its device.
         yield from ((str(key) if isinstance(key, str | int) else None, member) for key, member in value.items())
     elif isinstance(value, list | tuple | deque | set | frozenset):
         yield from _numbered(value)
@@ -189,7 +189,7 @@ def _numbered(members: Iterable[object]) -> Iterator[tuple[str, object]]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yield the names that a class's own slots have, less private ones and those that are no attributes."""
+    """Yield the names of a class's own slots, without private ones and those that are not attributes."""
     for origin in kind.__mro__:
         slots = origin.__dict__.get("__slots__", ())
         yield from (slot for slot in ((slots,) if isinstance(slots, str) else slots) if not slot.startswith("__"))

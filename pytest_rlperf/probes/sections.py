@@ -1,4 +1,4 @@
-"""Phases of an actor-critic update that is one function: sections, cut at PyTorch's own events."""
+"""Phases of an actor-critic update in one function: sections, cut at PyTorch's own events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pytest_rlperf.timers.scope import PROCESS, Scope
 
 
 class Update:
-    """One update as it runs: the section it is in, and those that have ended.
+    """One update as it runs: its current section, and those that have ended.
 
     A section without a name is a gap, which the next event names. The first ``used`` of ``nodes`` are the sections so
-    far, in their order. The others are kept from an earlier update, so that an update that is counted allocates none.
+    far, in their order. The others are kept from an earlier update, so that a counted update allocates none.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Update:
         self.name: str | None = None
 
     def begin(self, stack: Stack) -> None:
-        """Begin within the phase that is open."""
+        """Begin within the open phase."""
         self.stack, self.root, self.thread, self.used = stack, stack.node, get_ident(), 0
         self.open(PROCESS.clock())
 
@@ -45,12 +45,12 @@ class Update:
         self.used += 1
 
     def close(self, now_ns: int) -> None:
-        """End the section that is open."""
+        """End the open section."""
         self.node.close(self.stack.leave(now_ns))
         self.node.name = self.name or ""  # for a tape, which keeps every entry with its node
 
     def end(self) -> None:
-        """End the last section, and with it the update; a section that still has phases open does not count."""
+        """End the last section and the update; a section with open phases does not count."""
         if self.stack.node is self.node:
             self.close(PROCESS.clock())
         else:
@@ -59,16 +59,16 @@ class Update:
 
     @property
     def has_phases(self) -> bool:
-        """Whether timers of the update's own code have ended within the section."""
+        """Whether timers in the update's own code have ended within the section."""
         return any(child.count for child in self.node.children.values())
 
     def add_to_tree(self) -> None:
-        """Add the sections to the tree, those of one name as one entry."""
+        """Add the sections to the tree, sections with the same name as one entry."""
         ended = self.nodes[: self.used]
         for name in dict.fromkeys(node.name for node in ended):
             nodes = [node for node in ended if node.name == name]
             section = self.root
-            if name:  # else a gap, and the phases within belong to the update itself
+            if name:  # else a gap, whose phases belong to the update itself
                 section = self.root.child(name)
                 section.close(sum(node.total_ns for node in nodes))
             for node in nodes:
@@ -90,15 +90,15 @@ class UpdateSections:
     gradients; it lasts until a module runs with gradients or a backward pass begins. ``actor`` begins when the actor
     runs with gradients, ``critic`` when a critic does, unless it evaluates the actor's actions. ``alpha`` begins when
     the temperature's gradient is cleared. An optimizer's step ends the section, and the parameters that it trains
-    decide the section's name. The time from a step to the next event, and that from the actor running without
-    gradients, belongs to the section of the next event; after the last step of an update with target networks it is
-    ``polyak``. In each section backward passes, optimizer steps and modules' forward passes are child phases.
+    decide the section's name. The time after a step, or after the actor runs without gradients, belongs to the section
+    of the next event. After the last step of an update with target networks, it is ``polyak``. In each section,
+    backward passes, optimizer steps and modules' forward passes are child phases.
     """
 
     def __init__(self, agent: object) -> None:
         self._parts = find_parts(agent)
         self._update: Update | None = None
-        self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
+        self._updates: list[Update] = []  # the first are done, the others are kept to be reused
         self._done = 0
         self._depth = 0
 
@@ -107,7 +107,7 @@ class UpdateSections:
         return bool(self._parts.optimizers)
 
     def around(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Return ``call``, one update, which is cut into sections while something records."""
+        """Return ``call``, one update, cut into sections while something records."""
 
         def run() -> object:
             stack = PROCESS.current()
@@ -140,29 +140,29 @@ class UpdateSections:
         parts = self._parts
         yield self.add_to_tree
         for holder, buffer in parts.buffers:
-            with suppress(TypeError):  # what cannot be replaced is no section
+            with suppress(TypeError):  # what cannot be replaced makes no section
                 yield replace_method(holder, buffer, "sample", lambda sample: preceded(sample, self._before_sample))
         for module, kind in parts.modules:
             yield from self._watch_module(module, kind)
         yield before_steps(self._before_step)
         yield put(Optimizer, "zero_grad", preceded(Optimizer.zero_grad, self._before_zero_grad))
-        # Last, so that their phases lie within the sections that the same events begin.
+        # These come last, so that their phases lie within the sections that the same events begin.
         yield Backward(self._before_backward).attach()
         yield OptimizerSteps().attach()
-        # But this after them, when the step's own phase has ended.
+        # This comes after them, when the step's own phase has ended.
         yield after_steps(self._after_step)
 
     # ------------------------------------------------------------------ events
 
     def _here(self) -> Update | None:
-        """Return the update that an event belongs to: one of this thread, with no phase open within its section."""
+        """Return the update that an event belongs to: this thread's, if no phase is open within its section."""
         update = self._update
         if update is None or update.thread != get_ident() or update.stack.node is not update.node:
             return None
         return update
 
     def _watch_module(self, module: Any, kind: str) -> Iterator[Undo]:
-        """Put hooks on a module and its parts: some are called past the module itself."""
+        """Put hooks on a module and its parts: some parts are called without the module itself."""
         scope = Scope("forward")
         for part in (module, *module.children()):
             yield part.register_forward_pre_hook(partial(self._enter_module, scope, kind)).remove
@@ -180,10 +180,10 @@ class UpdateSections:
         scope.__enter__()
 
     def _begin(self, update: Update, kind: str) -> None:
-        """Begin the section that a module of this kind runs in."""
+        """Begin the section in which a module of this kind runs."""
         if kind == _TARGET_Q or (kind == "critic" and not _with_gradients()):
             self._switch(update, _TARGET_Q)
-        elif not _with_gradients():  # for the target, or for the temperature: the next event decides
+        elif not _with_gradients():  # for the target or the temperature: the next event decides
             if update.name not in (None, _TARGET_Q):
                 self._cut(update)
         elif not (kind == "critic" and update.name == "actor"):
@@ -198,13 +198,13 @@ class UpdateSections:
 
     def _before_zero_grad(self, optimizer: object, *_: object) -> None:
         update = self._here()
-        # Other gradients may be cleared anywhere; that of the temperature is cleared once its loss is computed.
+        # Other gradients may be cleared anywhere; the temperature's is cleared once its loss is computed.
         if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
             self._switch(update, "alpha")
 
     def _before_backward(self, *_: object) -> None:
         update = self._here()
-        if update is not None and update.name in (_SAMPLE, _TARGET_Q):  # which end here, and not with a step
+        if update is not None and update.name in (_SAMPLE, _TARGET_Q):  # these end here, not with a step
             self._cut(update)
 
     def _before_step(self, optimizer: object) -> None:
@@ -226,9 +226,9 @@ class UpdateSections:
             self._switch(update, _SAMPLE)
 
     def _end_polyak(self, update: Update) -> None:
-        """Record the time since the last step, which ends here, as ``polyak`` where there are target networks.
+        """Record the time since the last step, which ends here, as ``polyak`` if there are target networks.
 
-        Where the update's own timers ran in that time, they have recorded it.
+        If the update's own timers ran in that time, they have recorded it.
         """
         has_targets = any(kind == _TARGET_Q for _, kind in self._parts.modules)
         if has_targets and update.used > 1 and update.name is None and not update.has_phases:
@@ -256,7 +256,7 @@ class UpdateSections:
         update.open(now_ns)
 
     def add_to_tree(self) -> None:
-        """Add the sections of all updates to the tree; the next updates use their nodes again."""
+        """Add the sections of all updates to the tree; the next updates reuse their nodes."""
         self._depth = 0
         done, self._done = self._updates[: self._done], 0
         for update in done:
@@ -264,7 +264,7 @@ class UpdateSections:
             update.clear()
 
     def nodes(self) -> Iterator[Node]:
-        """Yield the sections of all updates that are not yet in the tree; those without a name are gaps."""
+        """Yield all updates' sections that are not yet in the tree; those without a name are gaps."""
         for update in self._updates[: self._done]:
             yield from update.nodes[: update.used]
 

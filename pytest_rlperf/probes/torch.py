@@ -12,11 +12,11 @@ from pytest_rlperf.probes import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope, decorate
 
-MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is no phase
+MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is not a phase
 
 
 def before_steps(hook: Callable[[Any], None]) -> Undo:
-    """Call ``hook`` with the optimizer before every step of any."""
+    """Call ``hook`` with the optimizer before every optimizer step."""
     from torch.optim import optimizer
 
     undo: Undo = optimizer.register_optimizer_step_pre_hook(lambda optimizer, *_: hook(optimizer)).remove
@@ -24,7 +24,7 @@ def before_steps(hook: Callable[[Any], None]) -> Undo:
 
 
 def after_steps(hook: Callable[[Any], None]) -> Undo:
-    """Call ``hook`` with the optimizer after every step of any; PyTorch has no hook for a step that failed."""
+    """Call ``hook`` with the optimizer after every optimizer step; PyTorch has no hook for a failed step."""
     from torch.optim import optimizer
 
     undo: Undo = optimizer.register_optimizer_step_post_hook(lambda optimizer, *_: hook(optimizer)).remove
@@ -35,7 +35,7 @@ class OptimizerSteps:
     """Times every optimizer's step as ``step``."""
 
     def attach(self) -> Undo:
-        """Time steps from now on, by the hooks that PyTorch has for all optimizers."""
+        """Time steps from now on, by PyTorch's hooks for all optimizers."""
         step = hierarchical_timer("step")
         hooks = ((before_steps, partial(_enter, step)), (after_steps, partial(_leave, step)))
         return together(attach(hook) for attach, hook in hooks)
@@ -44,14 +44,14 @@ class OptimizerSteps:
 class Backward:
     """Times backward passes: ``Tensor.backward``, ``torch.autograd.backward`` and ``torch.autograd.grad``.
 
-    ``before`` is called as each begins, ahead of its phase.
+    ``before`` is called as each pass begins, ahead of its phase.
     """
 
     def __init__(self, before: Callable[..., None] | None = None) -> None:
         self._before = before
 
     def attach(self) -> Undo:
-        """Time them from now on; code that imported such a function by name goes on calling the plain one."""
+        """Time the passes from now on; code that imported such a function by name goes on calling the plain one."""
         import torch
 
         # Tensor.backward looks torch.autograd.backward up when it is called.
@@ -76,13 +76,13 @@ def preceded(function: Callable[..., Any], before: Callable[..., None]) -> Calla
 
 
 class Forward:
-    """Times the forward passes of modules, each under its name; of modules within modules, all that are named."""
+    """Times the forward passes of modules, each under its name; of nested modules, all that are named."""
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
         self._modules = modules
 
     def attach(self) -> Undo:
-        """Time them from now on, by the modules' own hooks; a pass that fails ends its phase, too."""
+        """Time the passes from now on, by the modules' own hooks; a failing pass ends its phase, too."""
         return together(self._hooks())
 
     def _hooks(self) -> Iterator[Undo]:
@@ -106,16 +106,15 @@ _SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_f
 
 
 class Ranges:
-    """Makes phases of other libraries' ranges, in any code and where those libraries are loaded.
+    """Makes phases of other libraries' ranges, in any code, if those libraries are loaded.
 
-    They are the scopes of ML-Agents' and Sample Factory's timers, ``torch.profiler.record_function``, and NVTX ranges
-    that are pushed through torch. TorchRL has such ranges, which its ``set_profiling_enabled`` switches; where its
-    environment variable has armed them they are on for as long as this is attached. PyTorch's own around optimizers
-    are left out.
+    Ranges are the scopes of ML-Agents' and Sample Factory's timers, ``torch.profiler.record_function``, and NVTX ranges
+    that are pushed through torch. TorchRL has ranges, which its ``set_profiling_enabled`` switches; if its environment
+    variable has armed them, they are on while this is attached. PyTorch's own ranges around optimizers are left out.
     """
 
     def attach(self) -> Undo:
-        """Follow them from now on; they go on timing for themselves."""
+        """Follow the ranges from now on; they go on timing for themselves."""
         return together(self._watch())
 
     def _watch(self) -> Iterator[Undo]:
@@ -132,7 +131,7 @@ class Ranges:
             yield from follow(torch.cuda.nvtx, "range_push", "range_pop")
 
     def _switch_torchrl(self) -> Iterator[Undo]:
-        """Switch TorchRL's ranges on, where that is allowed."""
+        """Switch TorchRL's ranges on, if that is allowed."""
         torchrl = sys.modules.get("torchrl._utils")
         if torchrl is not None and getattr(torchrl, "_PROFILING_ALLOWED", False):
             yield partial(torchrl.set_profiling_enabled, bool(torchrl._PROFILING_ENABLED))
@@ -142,7 +141,7 @@ class Ranges:
 def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
     """Make a phase of the time from each ``push``, whose last argument is the phase's name, to its ``pop``.
 
-    Yields functions that undo it. A ``push`` that raises begins no phase. Every thread has its own open phases.
+    Yield functions that undo it. A ``push`` that raises begins no phase. Every thread has its own open phases.
     """
     original_push, original_pop = getattr(owner, push), getattr(owner, pop)
     local = threading.local()
@@ -167,9 +166,9 @@ def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
 
 
 def follow_context(context: Any, name_of: Callable[[Any], str | None]) -> Iterator[Undo]:
-    """Make a phase of each use of a class of context managers, unless it has no name.
+    """Make a phase of each use of a class of context managers, unless the use has no name.
 
-    Yields functions that undo it.
+    Yield functions that undo it.
     """
     enter, leave = context.__enter__, context.__exit__
 
@@ -191,7 +190,7 @@ def follow_context(context: Any, name_of: Callable[[Any], str | None]) -> Iterat
 
 
 def phase_name(name: object) -> str:
-    """Return the name of a phase for another library's name of a range, without slashes, which join paths."""
+    """Return the phase's name for another library's range, without slashes, which join paths."""
     return str(name).replace("/", "|") or "(unnamed)"
 
 
@@ -201,7 +200,7 @@ def arm_ranges(environment: dict[str, str]) -> None:
 
 
 def quieten_ranges() -> None:
-    """Let TorchRL make ranges only while they are attached: each takes time."""
+    """Let TorchRL make ranges only while they are attached, as each takes time."""
     torchrl = sys.modules.get("torchrl._utils")
     if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):
         torchrl.set_profiling_enabled(False)

@@ -1,4 +1,4 @@
-"""What the tests of a run have executed of a change together, and which of them it cannot matter to."""
+"""The parts of a change that a run's tests have executed together, and the tests that it cannot affect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_rlperf.reach.touch import Reached
 class Coverage:
     """Adds up what tests have reached.
 
-    ``unknown`` are tests that may have run anything, ``untouched`` those that the change cannot matter to.
+    ``unknown`` are tests that may have run anything, ``untouched`` those that the change cannot affect.
     """
 
     unknown: list[str] = field(default_factory=list)
@@ -21,7 +21,7 @@ class Coverage:
     _executed: set[ChangedPart] = field(default_factory=set)
 
     def add(self, key: str, parts: tuple[ChangedPart, ...], reached: Reached | None) -> None:
-        """Add a test, and what it has reached of the ``parts`` that differ."""
+        """Add a test, and which of the differing ``parts`` it has reached."""
         self._parts.update(dict.fromkeys(parts))
         if reached is None or not reached.known:
             self.unknown.append(key)
@@ -30,12 +30,12 @@ class Coverage:
 
     @property
     def changed(self) -> list[ChangedPart]:
-        """The parts that differ and that head has, wherever they lie."""
+        """The parts that differ and that the head has, wherever they lie."""
         return [part for part in self._parts if not part.is_gone]
 
     @property
     def untested(self) -> list[ChangedPart]:
-        """Those that no test has executed, without their texts.
+        """The parts that no test has executed, without their texts.
 
         The body of a file that a test reads may have run. A copy of what has run is what a build has left.
         """

@@ -1,4 +1,4 @@
-"""What the processes of both sides have read and loaded, compared in the run."""
+"""What both sides' processes have read and loaded, compared in the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_TOOLS = {".git", "__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """Return the digests of files' contents, empty for those that cannot be read."""
+    """Return the digests of files' contents, empty for unreadable files."""
     found = {}
     for file in files:
         try:
@@ -30,15 +30,15 @@ def digests(files: Iterable[str]) -> dict[str, str]:
 
 
 class NothingLoadedError(SideError):
-    """A test has loaded nothing of the packages that differ, which is true of this test and says nothing of others."""
+    """A test has loaded nothing from the packages that differ; that says nothing about other tests."""
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The files of the sides' own places that a test's processes have read, and those of them that differ.
+    """The files in the sides' own places that a test's processes have read, and those of them that differ.
 
-    ``compiled`` are today's on both sides, whatever they were compiled of, ``missing`` are those that the user's tree
-    has and neither side.
+    ``compiled`` files are today's on both sides, whatever their sources. ``missing`` files are in the user's tree, but
+    on neither side.
     """
 
     files: frozenset[str] = frozenset()
@@ -53,9 +53,9 @@ class Reads:
 
 
 class StrayError(SideError):
-    """A test's process has loaded or read what lies elsewhere than its side's own places.
+    """A test's process has loaded or read something outside its side's own places.
 
-    It ``concerns_all`` tests where collecting them has done so, else the one that has.
+    It ``concerns_all`` tests if collecting them has done so, else only the test that has.
     """
 
     def __init__(self, text: str, *, concerns_all: bool) -> None:
@@ -64,11 +64,11 @@ class StrayError(SideError):
 
 
 class ElsewhereError(StrayError):
-    """A module was loaded from another place than the tree, whose file for it has changed."""
+    """A module was loaded from outside the tree, where its file has changed."""
 
 
 class MisreadError(StrayError):
-    """What was loaded or read is of the other side, or of the user's own tree; a new interpreter may do better."""
+    """A file was loaded or read from the other side, or from the user's own tree; a new interpreter may avoid it."""
 
 
 def check_loaded(
@@ -76,9 +76,9 @@ def check_loaded(
 ) -> None:
     """Check the files of the modules that both sides have loaded, by name.
 
-    MisreadError where one is not the side's own, ElsewhereError where it is of neither side; ``collected`` are the
-    modules that collecting the tests has loaded. NothingLoadedError where base has loaded none of the packages by which
-    the sides differ.
+    MisreadError if one is not the side's own, ElsewhereError if it belongs to neither side. ``collected`` are the
+    modules that collecting the tests has loaded. NothingLoadedError if the base has loaded none of the packages by
+    which the sides differ.
     """
     for side, loaded in ((sides.base, base), (sides.head, head)):
         check_own(sides, side, loaded, collected)
@@ -92,7 +92,7 @@ def check_loaded(
 
 
 def check_own(sides: Sides, side: Side, loaded: Mapping[str, str], collected: Container[str] = ()) -> None:
-    """Check that a process of a side has loaded modules, whose files are given by name, from the side's own places."""
+    """Check that a side's process has loaded modules, whose files are given by name, from the side's own places."""
     for name, path in loaded.items():
         _check_place(sides, side, path, f"{name} is {path}", concerns_all=name in collected)
         if name == path and _home_of(side, path) is None:  # a library
@@ -117,7 +117,7 @@ def _is_test(sides: Sides, side: Side, path: str) -> bool:
 
 
 def _check_in_tree(sides: Sides, side: Side, name: str, path: str, collected: Container[str]) -> None:
-    """Raise ElsewhereError where a module whose file in a side's tree has changed was loaded from another place."""
+    """Raise ElsewhereError if a module whose file in a side's tree has changed was loaded from another place."""
     file = sides.modules.get(name)
     if file is None or sides.top is None or side.tree is None or belongs_to(name, side.packages):
         return
@@ -131,9 +131,9 @@ def _check_in_tree(sides: Sides, side: Side, name: str, path: str, collected: Co
 
 
 def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) -> Reads:
-    """Return what processes of both sides have read of their own files; MisreadError where one has read another's.
+    """Return which of their own files both sides' processes have read; MisreadError if one has read others.
 
-    A file is one of both sides by its name: whichever side has read it, its contents are compared.
+    A file with one name belongs to both sides: whichever side has read it, its contents are compared.
     """
     found: dict[str, set[str]] = {field.name: set() for field in fields(Reads)}
     for side, named in ((sides.base, base), (sides.head, head)):
@@ -158,7 +158,7 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
 
 
 def changed_places(sides: Sides) -> list[tuple[str, str]]:
-    """Return the places on base and on head of all files of their homes that differ."""
+    """Return the places on the base and on the head of all differing files in their homes."""
     found = [
         _places(sides, home, name)
         for home, own in enumerate(zip(sides.base.homes, sides.head.homes, strict=True))
@@ -168,7 +168,7 @@ def changed_places(sides: Sides) -> list[tuple[str, str]]:
 
 
 def places_of(sides: Sides, name: str) -> list[tuple[str, str]]:
-    """Return the places of a file on base and on head, of each of their homes where either has it and they differ."""
+    """Return a file's places on the base and on the head, in each home where either has it and they differ."""
     both = (_places(sides, home, name) for home in range(len(sides.head.homes)))
     return [places for places in both if any(map(os.path.lexists, places)) and not _is_same(*places)]
 
@@ -178,7 +178,7 @@ def _places(sides: Sides, home: int, name: str) -> tuple[str, str]:
 
 
 def _check_place(sides: Sides, side: Side, path: str, found: str, *, concerns_all: bool = False) -> None:
-    """Raise MisreadError where a path that a side has read lies in the other side's places, or the user's own tree."""
+    """Raise MisreadError if a path that a side has read lies in the other side's places, or in the user's own tree."""
     if _home_of(side, path) is not None:
         return
     real = resolved(path)
@@ -205,19 +205,19 @@ def _check_place(sides: Sides, side: Side, path: str, found: str, *, concerns_al
 
 
 def _home_of(side: Side, path: str) -> int | None:
-    """Return which of a side's homes a path lies in, None where it is in none."""
+    """Return the index of the side's home that a path lies in, None if it is in none."""
     within = (f"{path}{os.sep}".startswith(f"{home}{os.sep}") for home in side.homes)
     return next((index for index, is_there in enumerate(within) if is_there), None)
 
 
 @functools.cache
 def _is_same(one: str, other: str) -> bool:
-    """Whether two files are equal, once a run: for the copies do not change but by its processes."""
+    """Whether two files are equal, cached for the run: only its processes change the copies."""
     if os.path.isdir(one) and os.path.isdir(other):  # noqa: PTH112
         return _listed(one) == _listed(other)
     return same(Path(one), Path(other))
 
 
 def _listed(directory: str) -> set[str]:
-    """Return the names in a directory, less those that runs and tools put there."""
+    """Return the names in a directory, without those that runs and tools put there."""
     return {name for name in os.listdir(directory) if name not in _OF_TOOLS and not name.startswith(SETTINGS)}  # noqa: PTH208

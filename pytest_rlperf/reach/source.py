@@ -1,7 +1,7 @@
 """A source file by its parts, each by what it does when it runs: functions, and the bodies of classes and the module.
 
-Docstrings, comments and layout do nothing, and neither do annotations where nothing reads them. An import does what the
-part does that uses the name it binds.
+Docstrings, comments and layout do nothing, nor do annotations if nothing reads them. An import counts for the parts
+that use the names it binds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
-_NAMES_ALONE = {"__all__", "__version__"}  # which no code under measurement computes with
+_NAMES_ALONE = {"__all__", "__version__"}  # no code under measurement computes with these
 _OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
-# Bases whose classes make no fields of annotations, by their packages. Any other may, or have a base that does.
+# Bases whose classes make no fields from annotations, by their packages. Any other may, or may have a base that does.
 _PLAIN = {
     _BUILTINS: {"BaseException", "Exception", "object"},
     **{"abc": {"ABC"}, "enum": {"Enum", "IntEnum"}, "typing": {"Generic"}, "typing_extensions": {"Generic"}},
 }
-# Decorators that run the function itself, or the methods of a class, wherever they run anything, by their packages.
-# Others may compile it, or keep it for later, and read its annotations.
+# Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
+# it for later, and read its annotations.
 _OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
 _OF_ATTRS, _OF_CLASSES = {"attrs", "define", "frozen", "mutable", "s"}, {"dataclass"}
 _TRANSPARENT = {
@@ -48,10 +48,10 @@ _OF_PROPERTIES = {"deleter", "getter", "setter"}
 class Part:
     """A function with all that it contains, or a body without its functions and classes.
 
-    It reaches from ``first``, that of its first decorator, to ``last``; ``line`` has its name. ``runs`` is what it
-    does, as text, and ``names`` are those that it uses. A function is ``kept`` where a decorator, of it or of its
-    class, may have it run as something else. ``text`` is its source. The ``order`` of a body is that of its statements,
-    imports, classes and kept functions: the first may have an effect on the others.
+    It reaches from line ``first``, its first decorator's, to ``last``; ``line`` has its name. ``runs`` is what it does,
+    as text, and ``names`` are the names that it uses. A function is ``kept`` if a decorator, its own or its class's,
+    may run it as something else. ``text`` is its source. A body's ``order`` is that of its statements, imports, classes
+    and kept functions: statements may affect the others.
     """
 
     kind: Kind
@@ -67,9 +67,9 @@ class Part:
 
 
 class Source:
-    """The parts of a file by name, of which there may be several, and the names that its imports bind.
+    """The parts of a file by name, which several may share, and the names that its imports bind.
 
-    Annotations are parts of what runs where they are ``annotated``.
+    With ``annotated``, annotations are part of what runs.
     """
 
     def __init__(self, text: str, *, annotated: bool = False) -> None:
@@ -84,12 +84,12 @@ class Source:
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
 
     def function_at(self, line: int) -> Part | None:
-        """Return the outermost function that has a line."""
+        """Return the outermost function that contains a line."""
         return next((part for part in self.functions if part.first <= line <= part.last), None)
 
     @functools.cached_property
     def functions(self) -> list[Part]:
-        """All functions, methods too."""
+        """All functions, including methods."""
         return [part for part in self.parts.values() if part.kind is Kind.FUNCTION]
 
     # ------------------------------------------------------------------ taking it apart
@@ -97,9 +97,9 @@ class Source:
     def _taken(
         self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False, kept: bool = False
     ) -> tuple[list[ast.stmt], list[str]]:
-        """Take functions and classes out of a body, and imports where it is the module's; return the rest and order.
+        """Take functions and classes out of a body, and imports if it is the module's; return the rest and the order.
 
-        The functions are ``kept`` where the body is that of a class whose decorator may keep them.
+        The functions are ``kept`` if the body is a class's whose decorator may keep them.
         """
         rest: list[ast.stmt] = []
         order: list[str] = []
@@ -108,7 +108,7 @@ class Source:
                 name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
                 self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
                 order += [f"def {node.name}"] * is_kept
-                if node.name.startswith("__"):  # Python asks whether a class has it
+                if node.name.startswith("__"):  # Python checks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
                 name, last = f"{prefix}{node.name}", node.end_lineno or 0
@@ -127,7 +127,7 @@ class Source:
         return rest, order
 
     def _take_nested(self, node: ast.stmt, prefix: str) -> None:
-        """Take functions and classes out of the blocks of a statement, and leave their names there."""
+        """Take functions and classes out of a statement's blocks, and leave their names there."""
         for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             for field in _BLOCKS:
                 block = getattr(owner, field, None)
@@ -154,7 +154,7 @@ class Source:
         self.parts[key] = Part(kind, name, first, line, last, ast.dump(node), names, kept, text, tuple(order))
 
     def _add_import(self, node: ast.Import | ast.ImportFrom) -> bool:
-        """Note the names that an import binds; False where these are not known."""
+        """Note the names that an import binds; return False if they are not known."""
         origin = "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}:"
         if any(alias.name == "*" for alias in node.names) or (origin == "__future__:" and not _is_layout(node)):
             return False
@@ -166,7 +166,7 @@ class Source:
 
 @functools.cache
 def source_of(path: str, *, annotated: bool = False) -> Source | None:
-    """Return the source at a path, one without parts where there is no file, None where it cannot be taken apart."""
+    """Return the source at a path, an empty one if there is no file, None if it cannot be taken apart."""
     text = _text_of(path)
     try:
         return None if text is None else Source(text, annotated=annotated)
@@ -176,7 +176,7 @@ def source_of(path: str, *, annotated: bool = False) -> Source | None:
 
 @functools.cache
 def _text_of(path: str) -> str | None:
-    """Return the text at a path, an empty one where there is no file, None where it has none; it is read once."""
+    """Return the text at a path, read once: "" if there is no file, None if it has no text."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -186,9 +186,9 @@ def _text_of(path: str) -> str | None:
 
 
 def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
-    """Yield what differs between two sources of a file, with the part of base and that of head."""
+    """Yield what differs between two sources of a file, with the base's part and the head's."""
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    # Other modules may import it from here, whether or not something here uses it.
+    # Other modules may import these names from here, even if nothing here uses them.
     moved = rebound & {*base.imports} & {*head.imports}
     handed_on = any(not _is_of_types([*base.imports[name], *head.imports[name]]) for name in moved)
     for key in dict.fromkeys([*head.parts, *base.parts]):
@@ -202,7 +202,7 @@ def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[Chang
 
 
 def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether what both bodies have comes in the same order."""
+    """Whether what both bodies share comes in the same order."""
     if was == now:
         return True
     both = {*was} & {*now}
@@ -210,12 +210,12 @@ def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
 
 
 def _is_of_types(origins: Iterable[str]) -> bool:
-    """Whether all places that a name was imported from are modules of nothing but types."""
+    """Whether a name was imported only from modules of types."""
     return all(origin.startswith(_OF_TYPES) for origin in origins)
 
 
 def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
-    """Whether an import is of the standard library alone, which has no effect on others."""
+    """Whether an import is only of the standard library, which does not affect others."""
     modules = (
         [alias.name for alias in node.names]
         if isinstance(node, ast.Import)
@@ -225,7 +225,7 @@ def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def _does_nothing(part: Part | None) -> bool:
-    """Whether there is no such part, or it is the body of an empty module."""
+    """Whether a part is missing, or is the body of an empty module."""
     return part is None or (not part.name and part.runs == _EMPTY)
 
 
@@ -235,7 +235,7 @@ def _changed(was: Part | None, now: Part | None, file: str) -> ChangedPart:
     texts = ["" if part is None else part.text for part in (was, now)]
     differs = here.first + _first_difference(*texts)
     if not here.name:
-        texts = ["", ""]  # of the whole module, which is too much to show
+        texts = ["", ""]  # the whole module would be too much to show
     return ChangedPart(here.kind, file, here.name, here.line, differs, *texts)
 
 
@@ -251,7 +251,7 @@ def _first_difference(was: str, now: str) -> int:
 
 
 class _Bound:
-    """What the names of a file are bound to, wherever it binds them: a class or a decorator is known by what it is."""
+    """What a file's names are bound to, wherever it binds them: these tell what a class or a decorator is."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._origins: dict[str, set[str]] = {}
@@ -272,7 +272,7 @@ class _Bound:
         self._origins.setdefault(name, set()).add(origin)
 
     def is_of(self, node: ast.expr, known: Mapping[str, Collection[str]]) -> bool:
-        """Whether an expression names one of what is ``known``, by its package, for certain."""
+        """Whether an expression certainly names one of the ``known`` objects, given by package."""
         root, _, rest = ast.unparse(node).partition(".")
         if root not in self._origins:
             return not rest and "*" not in self._origins and root in known[_BUILTINS]
@@ -282,11 +282,11 @@ class _Bound:
         return inner.rpartition(".")[2] in known.get(package, ())
 
     def is_class(self, name: str) -> bool:
-        """Whether a name is bound to classes of this file alone."""
+        """Whether a name is bound only to classes in this file."""
         return self._origins.get(name) == {".ClassDef"}
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-        """Whether a decorator may have something else run in a function's place, or a method's, made of it."""
+        """Whether a decorator may run something made from a function or a method in its place."""
         called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
         return not all(
             self.is_of(each, _TRANSPARENT) or (isinstance(each, ast.Attribute) and each.attr in _OF_PROPERTIES)
@@ -295,16 +295,16 @@ class _Bound:
 
 
 class _AsItRuns(ast.NodeTransformer):
-    """Leaves of a tree what runs: no docstring, nothing for type checkers alone.
+    """Leaves in a tree only what runs: no docstrings, and nothing only for type checkers.
 
-    Annotations stay where they make fields, where a decorator may read them, and anywhere where they are ``annotated``.
+    Annotations stay if they make fields, if a decorator may read them, and everywhere with ``annotated``.
     """
 
     def __init__(self, bound: _Bound, *, annotated: bool) -> None:
         self._bound = bound
-        self._annotated = self._stays = annotated  # the latter of the annotations around
-        self._keeps = False  # of the class around
-        self._plain: set[str] = set()  # classes of this file
+        self._annotated = self._stays = annotated  # _stays is for the body around
+        self._keeps = False  # for the class around
+        self._plain: set[str] = set()  # classes in this file
         self._makers: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
@@ -373,7 +373,7 @@ def _first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
 
 
 def _is_main(node: ast.stmt) -> bool:
-    """Whether a statement runs only where its module is run as a program."""
+    """Whether a statement runs only if its module runs as a program."""
     return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in _MAIN_TESTS
 
 

@@ -23,10 +23,9 @@ _VERSION_MOST = 256  # bytes
 
 @dataclass(frozen=True)
 class Reached:
-    """The parts of a change that a test runs or reads, those it ``executes`` for certain first.
+    """The parts of a change that a test runs or reads; those that it ``executes`` are certain.
 
-    It ``may`` run other parts, too, which nothing would have noted. What its children did, if it had any, is not
-    ``known``.
+    It ``may`` also run other parts, which nothing would have noted. If it had children, what they did is not ``known``.
     """
 
     executes: tuple[ChangedPart, ...] = ()
@@ -35,7 +34,7 @@ class Reached:
 
     @property
     def nothing(self) -> bool:
-        """Whether no part of the change can matter to the test."""
+        """Whether no part of the change can affect the test."""
         return self.known and not self.executes and not self.may
 
     def __or__(self, other: Reached) -> Reached:
@@ -46,7 +45,7 @@ class Reached:
 
 
 class Change:
-    """The parts by which two sides differ, as far as they lie in sources of their trees."""
+    """The parts by which two sides differ, as far as they lie in their trees' sources."""
 
     def __init__(self, sides: Sides) -> None:
         self._sides = sides
@@ -54,12 +53,12 @@ class Change:
 
     @cached_property
     def functions(self) -> tuple[ChangedPart, ...]:
-        """All functions that differ, are new or are gone."""
+        """All functions that differ, are new or were removed."""
         return tuple(part for part, _, _ in self._sources if part.kind is Kind.FUNCTION)
 
     @cached_property
     def called_as(self) -> list[str]:
-        """The names by which code calls a function that differs, or one of the same files that may call it in turn."""
+        """The names by which code calls a differing function, or one in the same files that may call it in turn."""
         found: set[str] = set()
         names = {_called_as(part.name) for part in self.functions}
         sources = [source_of(path) for name in {part.file for part in self.functions} for path in self._in_trees(name)]
@@ -77,7 +76,7 @@ class Change:
 
     @cached_property
     def is_empty(self) -> bool:
-        """Whether both sides have the same files, which differ in nothing that runs, annotations among it."""
+        """Whether both sides have the same files, which differ in nothing that runs, annotations included."""
         names = self._sides.changed or ()
         both = [self._in_trees(name) for name in names]
         return bool(both) and all(
@@ -87,7 +86,7 @@ class Change:
 
     @cached_property
     def _sources(self) -> list[tuple[ChangedPart, Part | None, Part | None]]:
-        """All parts that differ of the sources in both trees."""
+        """All parts that differ in the sources of both trees."""
         if None in (self._sides.base.tree, self._sides.head.tree):
             return []
         names = [name for name in self._sides.changed or () if name.endswith(".py")]
@@ -98,9 +97,9 @@ class Change:
 
     @cached_property
     def places(self) -> list[tuple[str, str]]:
-        """The places on base and on head of all files that differ, sources and the numbers of versions read.
+        """The places on the base and on the head of all differing files, after reading sources and version numbers.
 
-        Nothing of them is read again: it would look as if a test had opened it.
+        Nothing is read again: it would look as if a test had opened it.
         """
         found = changed_places(self._sides)
         for places in found:
@@ -108,7 +107,7 @@ class Change:
         return found
 
     def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
-        """Return what processes of both sides, which have read ``reads``, have reached of the change."""
+        """Return the parts of the change that both sides' processes, which have read ``reads``, have reached."""
         data = {self._name(path) for path in (*base.data, *head.data, *base.opened, *head.opened)}
         found = Reached(known=not (base.children or head.children))
         for name in sorted(reads.differing):
@@ -123,7 +122,7 @@ class Change:
         return found
 
     def _reached_in(self, file: str, places: tuple[str, str], base: Footprint, head: Footprint) -> Reached:
-        """Return what processes of both sides have reached in a source that differs."""
+        """Return what both sides' processes have reached in a differing source."""
         executes, may = list[ChangedPart](), list[ChangedPart]()
         sides = tuple(zip((base, head), places, strict=True))
         lines, kept, annotated = (
@@ -148,9 +147,9 @@ class Change:
     def touched(
         self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]
     ) -> tuple[Touched, ...]:
-        """Return parts with what was counted of them in a call of base and of head; those that do the most more first.
+        """Return parts with their counts in a call on the base and on the head; those that do the most more first.
 
-        Nothing is known of entries where nothing was counted.
+        If nothing was counted, nothing is known about entries.
         """
         shown = [*parts]
         named = {part.file for part in shown if part.kind is not Kind.FILE}
@@ -166,7 +165,7 @@ class Change:
             entries.append(sum(counts.entries for counts in own if side is not None and counts.line == side.first))
             calls.append(sum((Counter(counts.calls) for counts in own), Counter()))
         was, now = calls
-        # Comprehensions and lambdas say nothing by name.
+        # Comprehensions and lambdas have no telling names.
         found = [CounterChange("", name, was[name], now[name]) for name in {*was, *now} if "<" not in name]
         changes = sorted((each for each in found if each.was != each.now), key=_by_extent)
         return Touched(part, (entries[0], entries[1]), tuple(changes))
@@ -176,11 +175,11 @@ class Change:
         return is_function and self._in_tree(self._name(counts.file)) == part.file
 
     def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint]) -> bool:
-        """Whether one side alone has run, read or loaded something by the end of the same number of calls."""
+        """Whether only one side has run, read or loaded something by the end of the same number of calls."""
         return self._met(base) != self._met(head)
 
     def _met(self, footprints: Iterable[Footprint]) -> set[tuple[str, str]]:
-        """Return what processes of one side have met: files, functions in them, and modules of elsewhere, by name."""
+        """Return what one side's processes have met: files, functions in them, and modules from elsewhere, by name."""
         met: set[tuple[str, str]] = set()
         for each in footprints:
             met.update(("", module) for module in each.modules)
@@ -189,7 +188,7 @@ class Change:
         return met
 
     def _executed(self, functions: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str]]:
-        """Yield the functions that have run, by their files and names, as both sides have them."""
+        """Yield the functions that have run, by their files and names, which both sides share."""
         for path, lines in functions.items():
             source = source_of(path) if path.endswith(".py") else None
             for line in lines:
@@ -198,7 +197,7 @@ class Change:
                     yield self._name(path), part.name
 
     def _name(self, path: str) -> str:
-        """Return a file's name in whichever place of either side it lies."""
+        """Return a file's name, in whichever of either side's places it lies."""
         homes = (*self._sides.base.homes, *self._sides.head.homes)
         return next((path[len(str(home)) + 1 :] for home in homes if path.startswith(f"{home}{os.sep}")), path)
 
@@ -206,25 +205,25 @@ class Change:
         return any((home / name).is_file() for side in (self._sides.base, self._sides.head) for home in side.homes)
 
     def _in_tree(self, name: str) -> str:
-        """Return the place in the tree of a file that may have been built: the changed one that ends so."""
+        """Return the place in the tree of a file that may have been built: the changed file with that ending."""
         changed = self._sides.changed or ()
         return name if name in changed else next((each for each in changed if each.endswith(f"/{name}")), name)
 
 
 def _called_as(name: str) -> str:
-    """Return the name by which a function is called: its class's, where Python calls it by that."""
+    """Return the name by which a function is called: its class's, if Python calls it by that."""
     *outer, own = name.split(".")
     return outer[-1] if outer and own.startswith("__") else own
 
 
 def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:
-    """Return what sorts the largest changes to the front, of equal ones what is called more, and has a public name."""
+    """Return a key that sorts the largest changes first, and among equal ones increases, then public names."""
     more = change.now - change.was
     return -abs(more), -more, change.name.rpartition(".")[2].startswith("_"), change.name
 
 
 def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
-    """Whether a part of either side is a function that has one of that side's lines."""
+    """Whether either side's part is a function that has one of that side's lines."""
     return any(
         part is not None and part.kind is Kind.FUNCTION and any(part.first <= line <= part.last for line in found)
         for part, found in zip(both, lines, strict=True)
@@ -234,7 +233,7 @@ def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
 def _parts(
     file: str, base: str, head: str, *, annotated: bool = False
 ) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
-    """Yield the parts of a file that differ; the whole file where either side's cannot be taken apart."""
+    """Yield the parts of a file that differ, or the whole file if either side's cannot be taken apart."""
     was, now = (source_of(path, annotated=annotated) for path in (base, head))
     if was is None or now is None:
         whole = Part(Kind.BODY, "", 0, 0, 0, "", frozenset(), kept=False, text="")
@@ -245,7 +244,7 @@ def _parts(
 
 @cache
 def _is_version(base: str, head: str) -> bool:
-    """Whether two files of data have nothing but a version's number in them."""
+    """Whether two data files have only a version number in them."""
     try:
         both = Path(base), Path(head)
         is_short = all(path.stat().st_size <= _VERSION_MOST for path in both)

@@ -12,7 +12,7 @@ from importlib.util import spec_from_file_location
 
 TOP = ""  # the user's tree, its path without links
 TREE = ""  # the side's
-TREES: tuple[str, ...] = ()  # both sides': a path belongs to the tree where a file of that name is in any of them
+TREES: tuple[str, ...] = ()  # both sides': a path belongs to the tree if any of them has a file with that name
 BUILT = ""  # the directory of what was built for the side, which comes before everything else
 HIDDEN: frozenset[str] = frozenset()  # what this environment must not have, though the running one does
 

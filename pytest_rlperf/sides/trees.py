@@ -23,7 +23,7 @@ from pytest_rlperf.sides.git import Repository, find_repository
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
 _LOCKED_S = 10.0  # for git to end what it writes in the user's tree
-_LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # most of ignored files, which may be a data set
+_LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # limits for ignored files, which may be a data set
 _LEAST_SPACE = 1 << 20  # bytes
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _OF_PYTEST = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}

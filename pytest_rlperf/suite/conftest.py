@@ -11,7 +11,7 @@ from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:
-    """Keep PyTorch to one thread: at these sizes more only adds noise."""
+    """Keep PyTorch to one thread: at these sizes, more threads only add noise."""
     try:
         import torch
     except ImportError:
@@ -37,7 +37,7 @@ def _installed(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def filled_buffer() -> Callable[[int], Any]:
-    """Return a function that makes a buffer full of so many random transitions."""
+    """Return a function that makes a buffer full of ``capacity`` random transitions."""
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
     from pytest_rlperf.components.reference.sac import ReplayBuffer
 

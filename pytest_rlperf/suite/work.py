@@ -11,7 +11,7 @@ ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/Synthetic-v0"
 """What ``gymnasium.make`` makes the reference's ``SyntheticEnv`` of; an environment of your own goes in its place."""
 SHORT_ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/SyntheticShort-v0"
 """The same one with episodes of ten steps, so that resets take a large part of the time."""
-OBS_DIM, ACT_DIM = 17, 6  # its sizes, which are HalfCheetah's
+OBS_DIM, ACT_DIM = 17, 6  # the environment's sizes, which are HalfCheetah's
 BATCH_SIZE = 256
 IN_BUFFER = 100_000  # transitions in the buffer that is sampled
 IN_AGENT = 10_000  # transitions in the buffer of a SAC agent

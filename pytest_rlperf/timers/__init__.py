@@ -1,8 +1,8 @@
 """Hierarchical timings, usable in production code and without pytest; all scopes of a process record into one tree.
 
-Whether a process has timers at all is decided once, before anything is timed: ``RLPERF_TIMERS=on`` arms them and
-records from the start, ``standby`` arms them and waits for :func:`enable`. Otherwise nothing of them is left: a
-decorated function is the function itself, and a scope does nothing.
+Whether a process has timers is decided once, before anything is timed: ``RLPERF_TIMERS=on`` arms them and records from
+the start, ``standby`` arms them and waits for :func:`enable`. Otherwise they leave no trace: a decorated function is
+the function itself, and a scope does nothing.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ R = TypeVar("R")
 
 
 class _Process:
-    """The one state of a process: its tree, and whether scopes record."""
+    """The state of a process: its tree, and whether scopes record."""
 
     def __init__(self) -> None:
         self.tree = Tree()
         self.is_on = False
-        self.is_recording = False  # into another tree than this one, which pauses meanwhile
+        self.is_recording = False  # into another tree; this one pauses meanwhile
 
     def turn(self, *, on: bool) -> None:
         """Switch recording on or off."""
@@ -84,7 +84,7 @@ class _Process:
         (self.tree.record if on else self.tree.pause)()
 
     def start_anew(self) -> None:
-        """Start with an empty tree in a forked child: the parent's locks and stacks may have been in use."""
+        """Start a forked child with an empty tree: the parent's locks and stacks may have been in use."""
         on, self.is_on, self.is_recording = self.is_on, False, False
         PROCESS.turn_off()  # a recording goes on in the parent
         self.tree = Tree()
@@ -126,8 +126,8 @@ def timed(*, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, 
 def timed(function: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
     """Time each call of ``function`` under its qualified name, or under ``name``.
 
-    A coroutine is timed from its first step to its last, a generator while it runs. Where timers are not armed the
-    function itself comes back.
+    A coroutine is timed from its first step to its last, a generator while it runs. If timers are not armed, the
+    function itself is returned.
     """
     if function is None:
         return partial(timed, name=name)
@@ -139,9 +139,9 @@ def timed(function: Callable[..., Any] | None = None, /, *, name: str | None = N
 
 
 def enable() -> None:
-    """Record from now on, here and in processes started from now on; warn where timers are not armed.
+    """Record from now on, here and in processes started from now on; warn if timers are not armed.
 
-    A fork server that runs already starts its processes as before: there, call this in each.
+    A running fork server starts its processes as before: call this in each of them.
     """
     _turn("enable()", on=True)
 
@@ -161,14 +161,14 @@ def _turn(action: str, *, on: bool) -> None:
 
 
 def is_recording() -> bool:
-    """Whether scopes record at this moment."""
+    """Whether scopes are recording now."""
     return PROCESS.is_on
 
 
 def child_environment() -> dict[str, str]:
-    """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray.
+    """Return the variables that arm timers elsewhere as here, such as for Ray's ``runtime_env={"env_vars": …}``.
 
-    TorchRL's ``TORCHRL_PROFILING``, which Ray's actors do not inherit either, is among them where it is set.
+    TorchRL's ``TORCHRL_PROFILING``, which Ray's actors do not inherit either, is included if it is set.
     """
     found = {VARIABLE: ("on" if _process.is_on else "standby") if ARMED else "off"}
     if _TORCHRL in os.environ:
@@ -177,12 +177,12 @@ def child_environment() -> dict[str, str]:
 
 
 def snapshot() -> TimerTree:
-    """Return the tree of this process so far."""
+    """Return this process's tree so far."""
     return _named(_process.tree.snapshot())
 
 
 def reset() -> TimerTree:
-    """Clear the tree of this process, and return what it was; scopes that are open count from now."""
+    """Clear this process's tree, and return what it was; open scopes count from now."""
     return _named(_process.tree.reset())
 
 
@@ -196,8 +196,8 @@ def _named(seen: TimerTree) -> TimerTree:
 def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
     """Add another process's tree below the path that is open here, in the tree that records now, if one does.
 
-    It should hold the time since that process's last :func:`reset`. Among ``workers`` it is called ``worker``, or by
-    its own name; those of one name are added up.
+    It should hold the time since that process's last :func:`reset`. In ``workers``, its name is ``worker`` or its own;
+    trees with the same name are added up.
     """
     if PROCESS.is_on and PROCESS.tree is not None:
         PROCESS.tree.merge(other, root_name, worker=worker)
@@ -248,10 +248,10 @@ _informed: set[int] = set()  # by the identity of the compiler's rules
 
 
 def keep_from_compiling() -> None:
-    """Exempt the code of timers from PyTorch's compiler, where that is loaded.
+    """Exempt the timers' code from PyTorch's compiler, if that is loaded.
 
-    Where a scope breaks a graph, the compiler would otherwise go on with the scope's own code: compile that, watch its
-    variables, and compile it again as they change, which counts as recompiling what is measured.
+    If a scope breaks a graph, the compiler would otherwise go on with the scope's own code: compile it, watch its
+    variables, and compile it again when they change, which would count as recompiling the measured code.
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
     add = getattr(rules, "add", None)

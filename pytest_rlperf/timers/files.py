@@ -1,14 +1,14 @@
 """Timer trees in files: reads our own JSON and ML-Agents', writes ours and Chrome's trace events.
 
-Our own is ``{"format": "rlperf-timers", "version": 2, "trees": […]}``, with all fields of each tree; gauges that are
-infinite or no number are written as Python's ``json`` does.
+Our own is ``{"format": "rlperf-timers", "version": 2, "trees": […]}``, with all fields of each tree. Gauges that are
+infinite or not a number are written as Python's ``json`` does.
 
 ML-Agents' is the format of its ``get_timer_tree`` and of the ``timers.json`` that its trainers write. Times are seconds
 as doubles, exact to the nanosecond up to 13 days; ``self`` is ignored, as it follows from the rest.
 
 Chrome's trace events are for viewers, such as Perfetto and speedscope. Each tree is a process, with its children one
-after the other within their parent and parallel ones on threads of their own. Such bars show sums, not when something
-happened; a bar is as long as its children where they took longer together, and its ``args`` hold the exact figures.
+after the other within their parent, and parallel children on their own threads. The bars show sums, not when something
+happened. A bar is as long as its children if they took longer together; its ``args`` hold the exact figures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _US, _S = 1000, 1_000_000_000  # in nanoseconds
 
 
 def read(path: str | Path) -> list[TimerTree]:
-    """Return the trees of a file, in the format that its content shows; TimerFileError where it cannot be read."""
+    """Return the trees in a file, in the format that its content shows; TimerFileError if it cannot be read."""
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -46,7 +46,7 @@ def read(path: str | Path) -> list[TimerTree]:
 
 
 def parse(data: bytes, source: str) -> list[TimerTree]:
-    """Return the trees in ``data``; TimerFileError, with the name ``source``, where there are none."""
+    """Return the trees in ``data``; TimerFileError, with the name ``source``, if there are none."""
     try:
         trees = _trees(json.loads(data, parse_int=_whole))
         if any(len(path) > DEEPEST for tree in trees for path, _ in tree.root.walk()):
@@ -61,7 +61,7 @@ def parse(data: bytes, source: str) -> list[TimerTree]:
 
 
 def _whole(text: str) -> float:
-    """Return a whole number of JSON; one of more than 64 bits is no count, and comes back as a float."""
+    """Return a whole number in JSON; a number with more than 64 bits is not a count, and becomes a float."""
     return int(text) if len(text) < 20 else float(text)
 
 
@@ -131,7 +131,7 @@ def _chrome(trees: Sequence[TimerTree]) -> dict[str, Any]:
 def _add_bars(
     events: list[dict[str, Any]], pid: int, timing: Timing, start_ns: int, tracks: Iterator[int], on: int | None = None
 ) -> int:
-    """Add a path and those below it on the track ``on``, by default a new one; return the length of its bar in ns."""
+    """Add a path and those below it on the track ``on``, by default a new one; return its bar's length in ns."""
     track = next(tracks) if on is None else on
     place = {"pid": pid, "tid": track}
     if on is None:

@@ -1,6 +1,6 @@
-"""Paths of a tree that is being recorded, which of them are open, and the merging of trees that are frozen.
+"""The paths of a recording tree, which of them are open, and the merging of frozen trees.
 
-Paths of one name are added up, and each worker's own tree is kept beside the sums.
+Paths with the same name are added up, and each worker's own tree is kept beside the sums.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class Node:
-    """A path in one thread's tree. It is open at most once at a time, so its start is kept here.
+    """A path in one thread's tree; it is open at most once at a time, so its start is kept here.
 
-    ``total_ns`` is of entries that have ended. ``low_ns`` and ``high_ns`` are the shortest and longest entry so far: an
+    ``total_ns`` is the time of ended entries. ``low_ns`` and ``high_ns`` are the shortest and longest entry so far: an
     entry between them changes neither, and needs no :meth:`note`.
     """
 
@@ -41,7 +41,7 @@ class Node:
         self.name = sys.intern(name)  # so that scopes compare names by identity
         self.parent: Node = self if parent is None else parent  # a root is never left
         self.children: dict[str, Node] = {}
-        self.task_roots: list[Node] = []  # of tasks that began while this was open in their thread
+        self.task_roots: list[Node] = []  # of tasks that began while this node was open in their thread
         self.start_ns = 0
         self.clear()
 
@@ -60,7 +60,7 @@ class Node:
             pending += [*node.children.values(), *node.task_roots]
 
     def child(self, name: str) -> Node:
-        """Return the child of that name, made where there is none."""
+        """Return the child with that name, making it if there is none."""
         node = self.children.get(name)
         if node is None:
             node = self.children[name] = Node(name, self)
@@ -74,29 +74,29 @@ class Node:
         self.note(elapsed_ns)
 
     def note(self, elapsed_ns: int) -> None:
-        """Update the extremes by an entry."""
+        """Update the extremes with an entry."""
         self.low_ns = min(self.low_ns, elapsed_ns)
         self.high_ns = max(self.high_ns, elapsed_ns)
 
     def add(self, timings: Sequence[Timing]) -> None:
-        """Add timings of another tree below this path; they add up with paths of the same name."""
+        """Add another tree's timings below this path; they add up with paths of the same name."""
         self.merged = merge_timings([self.merged, timings])
 
     def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
         """Return the timings of all paths below this one.
 
-        ``open_ns`` are the durations so far of open entries. With ``forgotten``, entries that have ended do not count:
-        they are about to be cleared.
+        ``open_ns`` are the durations so far of open entries. With ``forgotten``, ended entries do not count: they are
+        about to be cleared.
         """
         order = [self]
-        for node in order:  # which grows: trees are as deep as the code that was timed recurses
+        for node in order:  # order grows: trees are as deep as the timed code recurses
             order += [*node.children.values(), *node.task_roots]
         below: dict[Node, tuple[Timing, ...]] = {}
         frozen: dict[Node, Timing | None] = {}
         for node in reversed(order):
             own = [part for child in node.children.values() if (part := frozen[child]) is not None]
             aside = [parts for root in node.task_roots if (parts := below[root])]
-            if len(aside) > 1:  # one task at a time takes its turn within this path; several overlap
+            if len(aside) > 1:  # a single task runs within this path; several overlap
                 aside = [tuple(replace(part, is_parallel=True) for part in parts) for parts in aside]
             merged = () if forgotten else node.merged
             below[node] = merge_timings([own, *aside, merged]) if aside or merged else tuple(own)
@@ -120,16 +120,16 @@ class Node:
         )
 
 
-# --------------------------------------------------------------------------- open paths, of a thread or of a task
+# --------------------------------------------------------------------------- open paths of a thread or a task
 
 ClockNs = Callable[[], int]
 
 
 class Stack:
-    """One thread's or one task's tree: its ``root``, and the innermost open ``node``, which is the root where none is.
+    """One thread's or task's tree: its ``root``, and the innermost open ``node``, or the root if none is open.
 
-    Only its own thread changes it. Where another thread resets the tree, ``pending_ns`` is when: the entries before are
-    forgotten once this thread joins the tree again. ``epoch`` is the tree's at the last time that it joined.
+    Only its own thread changes it. If another thread resets the tree, ``pending_ns`` is when: earlier entries are
+    forgotten once this thread joins the tree again. ``epoch`` is the tree's when this thread last joined.
     """
 
     __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root")
@@ -143,23 +143,23 @@ class Stack:
         self._idle: dict[Node, list[Stack]] = {}
 
     def enter(self, node: Node, now_ns: int) -> None:
-        """Open a node within the one that is open."""
-        # The start before the node: another thread that looks finds no open node without a start.
+        """Open a node within the open one."""
+        # Set the start before the node: another thread then never finds an open node without a start.
         node.start_ns = now_ns
         self.node = node
 
     def leave(self, now_ns: int) -> int:
-        """Leave the open node, which is not counted by this, and return how long it was open."""
+        """Leave the open node without counting it, and return how long it was open."""
         node = self.node
         self.node = node.parent
         return now_ns - node.start_ns
 
     def leave_to(self, outer: Node) -> None:
-        """Leave every node within ``outer``; none of them is counted."""
+        """Leave every node within ``outer`` without counting it."""
         self.node = outer
 
     def of_task(self) -> Stack:
-        """Return the stack of the task that runs in this thread now, or this one where none does."""
+        """Return the stack of the task that runs in this thread now, or this one if there is none."""
         task = running_tasks.get(_running_loop())
         if task is None:
             return self
@@ -169,7 +169,7 @@ class Stack:
             return self._open_task(task)
 
     def _open_task(self, task: object) -> Stack:
-        """Give a task a stack below the path that is open in its thread: a new one, or one that an ended task had."""
+        """Give a task a stack below the path that is open in its thread: a new one, or an ended task's."""
         idle = self._idle.setdefault(self.node, [])
         if idle:
             stack = idle.pop()
@@ -179,7 +179,7 @@ class Stack:
         host, key = self.node, id(task)
 
         def end(_: object) -> None:
-            # It holds no more than it needs: the reference that calls this lives as long as the task.
+            # This holds no more than it needs: the reference that calls it lives as long as the task.
             self._tasks.pop(key, None)
             stack.leave_to(stack.root)
             self._idle.setdefault(host, []).append(stack)
@@ -192,7 +192,7 @@ class Stack:
         return Stack(self.label)
 
     def leave_all(self) -> None:
-        """Leave everything, here and in tasks; what was open is not counted."""
+        """Leave everything, here and in tasks, without counting what was open."""
         self.leave_to(self.root)
         for stack, _ in list(self._tasks.values()):
             stack.leave_all()
@@ -218,7 +218,7 @@ class Stack:
         return found
 
     def forget(self, before_ns: int) -> None:
-        """Forget all entries that have ended, and count open ones from ``before_ns`` on."""
+        """Forget all ended entries, and count open ones from ``before_ns`` on."""
         self.pending_ns = None
         self.root.clear_all()
         for node in self.open_nodes():
@@ -228,11 +228,11 @@ class Stack:
 
 
 def _running_loop() -> object:
-    """Return the event loop that runs in this thread, None where none does."""
+    """Return the event loop that runs in this thread, None if there is none."""
     return None
 
 
-# The tasks that run at this moment, by loop, as asyncio keeps them: empty where no coroutine runs in any thread.
+# The tasks that are running, by loop, as asyncio keeps them: empty if no coroutine runs in any thread.
 running_tasks: Mapping[object, object] = {}
 
 
@@ -247,7 +247,7 @@ def watch_tasks() -> None:
 
 
 class _Loops(Mapping[object, object]):
-    """The running tasks where asyncio keeps no dictionary of them: true while a loop runs in this thread."""
+    """The running tasks, for an asyncio without a dictionary of them: true while a loop runs in this thread."""
 
     def __getitem__(self, loop: object) -> object:
         task = None if loop is None else sys.modules["asyncio"].current_task()
@@ -266,7 +266,7 @@ class _Loops(Mapping[object, object]):
 
 
 def add_timings(one: Timing, other: Timing) -> Timing:
-    """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
+    """Return two timings of one path as one: counts and times add up, and the last entry is ``other``'s."""
     return replace(
         one,
         count=one.count + other.count,
@@ -280,7 +280,7 @@ def add_timings(one: Timing, other: Timing) -> Timing:
 
 
 def merge_timings(groups: Iterable[Iterable[Timing]]) -> tuple[Timing, ...]:
-    """Return the paths of all groups; those of one name are added up."""
+    """Return the paths of all groups, adding up those with the same name."""
     return tuple(_summed(((timing.name, timing) for group in groups for timing in group), add_timings).values())
 
 
@@ -290,7 +290,7 @@ def called(tree: TimerTree, name: str | None) -> TimerTree:
 
 
 def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
-    """Return the trees; those of one name are added up, and likewise the workers' trees within them."""
+    """Return the trees, adding up those with the same name, and also the workers' trees within them."""
     return tuple(_summed(((tree.name, tree) for tree in trees), _add_trees).values())
 
 
@@ -300,7 +300,7 @@ def _add_trees(one: TimerTree, other: TimerTree) -> TimerTree:
 
 
 def _summed(named: Iterable[tuple[str, T]], add: Callable[[T, T], T]) -> dict[str, T]:
-    """Return the values by name, those of one name added up."""
+    """Return the values by name, adding up those with the same name."""
     found: dict[str, T] = {}
     for name, value in named:
         found[name] = add(found[name], value) if name in found else value

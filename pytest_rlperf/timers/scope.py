@@ -1,4 +1,4 @@
-"""Scopes: the context managers that time code. Timing costs what these few lines cost."""
+"""Scopes: the context managers that time code; timing costs what these few lines cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Timer: TypeAlias = AbstractContextManager[None]
 
 
 class Nothing:
-    """The scope that does nothing, where timers are not armed."""
+    """The scope that does nothing, for processes in which timers are not armed."""
 
     __slots__ = ()
 
@@ -36,11 +36,11 @@ class Nothing:
 NOTHING = cast("Timer", Nothing())
 
 # Where scopes record, as globals of this module: a scope reads them fastest. ``_local`` holds each thread's stack while
-# a tree records, and is None otherwise; it is replaced whenever threads have to join the tree anew, as after a reset.
+# a tree records, and is None otherwise. It is replaced whenever threads have to join the tree again, as after a reset.
 _local: threading.local | None = None
 _clock: ClockNs = time.perf_counter_ns
-# The stack of the process's only thread, None where there are others. Leaving may rely on it: a thread enters, and by
-# that joins, before it leaves.
+# The stack of the process's only thread, None if there are others. Leaving may rely on it: a thread enters, and so
+# joins, before it leaves.
 _only: Stack | None = None
 
 
@@ -48,7 +48,7 @@ class _ProcessSwitch:
     """Whether and where the scopes of this process record."""
 
     def __init__(self) -> None:
-        self.tree: Tree | None = None  # the one that records or did last
+        self.tree: Tree | None = None  # the tree that records, or recorded last
 
     @property
     def is_on(self) -> bool:
@@ -81,7 +81,7 @@ class _ProcessSwitch:
         _only = _local = None
 
     def join(self) -> Stack:
-        """Return the current thread's stack, which then finds itself in ``_local``."""
+        """Return the current thread's stack, after putting it into ``_local``."""
         global _only
         _only = None
         tree, local = self.tree, _local
@@ -92,7 +92,7 @@ class _ProcessSwitch:
         return stack
 
     def current(self) -> Stack | None:
-        """Return the stack of the current thread or task, None where nothing records."""
+        """Return the stack of the current thread or task, None if nothing records."""
         local = _local
         if local is None:
             return None
@@ -104,9 +104,9 @@ PROCESS = _ProcessSwitch()
 
 
 class _Bracket(type):
-    """The type of scopes, where every scope holds functions of its own for the two methods that ``with`` calls.
+    """The type of scopes: every scope holds its own functions for the two methods that ``with`` calls.
 
-    To call a method, ``with`` first makes a bound method. Twice an entry, that takes an eighth of a scope's time.
+    To call a method, ``with`` first makes a bound method. Done twice per entry, that takes an eighth of a scope's time.
     ``contextlib.ExitStack`` looks the methods up on the class, where it finds the two properties below.
     """
 
@@ -122,8 +122,8 @@ class _Bracket(type):
 class Scope(metaclass=_Bracket):
     """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
 
-    Its parent is the scope open around it, in the same thread and the same task, when it is entered. It records into
-    the tree of the process.
+    Its parent is the scope open around it, in the same thread and task, when it is entered. It records into the
+    process's tree.
     """
 
     __slots__ = ("__enter__", "__exit__", "name")
@@ -144,7 +144,7 @@ class Scope(metaclass=_Bracket):
         return type(self), (self.name,)  # names are interned in each process
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
-        """Return the two functions that ``with`` calls, with what they do written out: calls would double the cost."""
+        """Return the two functions that ``with`` calls, with their work written out: calls would double the cost."""
         name = self.name
 
         def enter() -> None:
@@ -161,7 +161,7 @@ class Scope(metaclass=_Bracket):
                 node = stack.node.children[name]
             except KeyError:
                 node = stack.node.child(name)
-            # The start before the node: another thread that looks finds no open node without a start.
+            # Set the start before the node: another thread then never finds an open node without a start.
             node.start_ns = _clock()
             stack.node = node
 
@@ -194,7 +194,7 @@ class Scope(metaclass=_Bracket):
         return enter, leave
 
     def _leave_late(self, stack: Stack, now_ns: int) -> None:
-        """Leave where another scope than this one is the innermost that is open."""
+        """Leave this scope when another one is the innermost open scope."""
         inner: list[Node] = []
         for node in stack.open_nodes():
             if node.name is self.name:
@@ -223,7 +223,7 @@ def within(fn: F, context: Callable[[], Context]) -> F:
     """Return ``fn`` with contexts around its body.
 
     A call runs within ``context()``, a coroutine from its first step to its last, a generator from one item to the
-    next. An asynchronous generator is returned as it is, with a warning. Static and class methods stay what they are.
+    next. An asynchronous generator is returned unchanged, with a warning. Static and class methods stay what they are.
     """
     if isinstance(fn, staticmethod | classmethod):
         return cast("F", type(fn)(within(fn.__func__, context)))
@@ -253,7 +253,7 @@ def pauses(fn: Callable[..., Any]) -> bool:
 
 
 def _in_turns(body: Generator[Any, Any, Any], context: Callable[[], Context]) -> Generator[Any, Any, Any]:
-    """Run a generator, each of its turns within ``context()``."""
+    """Run a generator, with each of its turns within ``context()``."""
     step: Callable[[Any], Any] = body.send
     given: Any = None
     while True:
@@ -269,7 +269,7 @@ def _in_turns(body: Generator[Any, Any, Any], context: Callable[[], Context]) ->
             with context():
                 body.close()
             raise
-        except BaseException as error:  # which the body handles
+        except BaseException as error:  # the body handles it
             given, step = error, body.throw
 
 
@@ -278,7 +278,7 @@ R = TypeVar("R")
 
 
 def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
-    """Return ``function`` with ``scope`` around its body, as :func:`within` has it; of a plain one at less cost."""
+    """Return ``function`` with ``scope`` around its body, as :func:`within` does; a plain function costs less."""
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
     if pauses(function):

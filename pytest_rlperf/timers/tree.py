@@ -1,4 +1,4 @@
-"""Trees of named scopes while they record: a stack for each thread and task, and a snapshot of them all."""
+"""Trees of named scopes while they record: a stack per thread and task, and a snapshot of them all."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import PROCESS
 
-_NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
+_NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the generated names of Python's threads, and of C++'s
 
 
 class Tree:
     """The timings of a process, or of a recording.
 
-    The paths of the thread that makes it are at the top. Those of another thread are below its name, and threads of one
-    name are added up once they end. ``clock`` returns integer nanoseconds. A tree may be used from any thread; a
-    :meth:`snapshot` may lack the scope that another thread ends at that moment. It ``is_timed`` unless its clock counts
-    something else.
+    The paths of the thread that makes it are at the top. Another thread's paths are below its name, and threads with
+    the same name are added up once they end. ``clock`` returns integer nanoseconds. A tree may be used from any thread;
+    a :meth:`snapshot` may lack the scope that another thread ends at that moment. It ``is_timed`` unless its clock
+    counts something else.
     """
 
     def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns) -> None:
@@ -44,14 +44,14 @@ class Tree:
     # ------------------------------------------------------------------ recording
 
     def record(self) -> None:
-        """Record the scopes of this process here from now on."""
+        """Record this process's scopes here from now on."""
         if self._since_ns is None:
             self._since_ns = self.clock()
         self._epoch += 1
         PROCESS.turn_on(self, self.clock)
 
     def pause(self) -> None:
-        """Stop recording; scopes that are open are never counted."""
+        """Stop recording; open scopes are never counted."""
         PROCESS.turn_off()
         if self._since_ns is not None:
             self._before_ns += self.clock() - self._since_ns
@@ -66,7 +66,7 @@ class Tree:
         stack: Stack | None = getattr(self._homes, "stack", None)
         if stack is None:
             thread = threading.current_thread()
-            # A generated name loses its number: such threads come and go, and are added up.
+            # A generated name loses its number: threads with one come and go, and are added up.
             stack = self._homes.stack = self.new_stack(_NUMBERED.sub("Thread", thread.name))
             with self._lock:
                 self._release_ended()
@@ -83,7 +83,7 @@ class Tree:
         return Stack(label)
 
     def merge(self, other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
-        """Add another tree below the path that is open here, as ``root_name``, which is no part of that path's time.
+        """Add another tree as ``root_name`` below the path that is open here, and not as part of that path's time.
 
         The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name.
         """
@@ -106,7 +106,7 @@ class Tree:
             return TimerTree(root, workers=self._workers)
 
     def reset(self) -> TimerTree:
-        """Forget everything, and return it; scopes that are open go on, and count from now."""
+        """Forget everything, and return it; open scopes go on, and count from now."""
         with self._lock:
             seen = self.snapshot()
             now_ns = self.clock()
@@ -124,7 +124,7 @@ class Tree:
         return seen
 
     def phases(self, iterations: int) -> tuple[Phase, ...]:
-        """Return the paths of the thread that made the tree, per iteration; other threads are left out."""
+        """Return the paths of the thread that made the tree, per iteration, without other threads."""
         with self._lock:
             seen = Timing("", 0, 0, children=self._seen(self._owner, self.clock()))
         return tuple(
@@ -142,7 +142,7 @@ class Tree:
         return stack.root.timings(stack.open_ns(now_ns), forgotten=stack.pending_ns is not None)
 
     def _threads(self, now_ns: int) -> list[Timing]:
-        """Return a path for every other thread, or for several of one name."""
+        """Return a path for every other thread, or for several with the same name."""
         found = dict(self._ended)
         for stack in self._stacks:
             if stack is not self._owner:
@@ -154,14 +154,14 @@ class Tree:
         ]
 
     def _release_ended(self) -> None:
-        """Keep the timings of threads that have ended, and release their stacks."""
+        """Keep the timings of ended threads, and release their stacks."""
         for stack in [stack for stack, thread in self._stacks.items() if not thread.is_alive()]:
             if stack is not self._owner:
                 del self._stacks[stack]
                 self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), self._seen(stack, 0)])
 
 
-# --------------------------------------------------------------------------- the one observer of phases' edges
+# --------------------------------------------------------------------------- the observer of phases' edges
 
 OnEnter: TypeAlias = "Callable[[EdgeStack, Node], None]"
 OnLeave: TypeAlias = "Callable[[EdgeStack, Node, Node], None]"
@@ -170,8 +170,8 @@ OnLeave: TypeAlias = "Callable[[EdgeStack, Node, Node], None]"
 class EdgeTree(Tree):
     """A tree that calls ``on_enter(stack, node)`` and ``on_leave(stack, node, outer)`` in the thread that moved.
 
-    A scope that ends late takes those within it along, so a leave is from ``node``, the innermost, up to ``outer``,
-    which stays open. The calls themselves allocate nothing, so that an observer can count memory.
+    A scope that ends late also ends those within it, so a leave is from ``node``, the innermost, up to ``outer``, which
+    stays open. The calls themselves allocate nothing, so that an observer can count memory.
     """
 
     def __init__(self, on_enter: OnEnter, on_leave: OnLeave, clock: ClockNs = time.perf_counter_ns) -> None:
@@ -185,10 +185,10 @@ class EdgeTree(Tree):
 
 
 class EdgeStack(Stack):
-    """A stack of an :class:`EdgeTree`; ``host`` are the names of the phases that a task began in, none in a thread.
+    """A stack in an :class:`EdgeTree`; ``host`` are the names of the phases that a task began in, none for a thread.
 
-    Scopes store the open node of any stack by one assignment. In a plain stack that is a slot, so timers that nobody
-    observes pay nothing; in this one it is a property that calls the observer.
+    Scopes store a stack's open node by one assignment. In a plain stack, ``node`` is a slot, so unobserved timers pay
+    nothing. In this stack, it is a property that calls the observer.
     """
 
     __slots__ = ("_node", "_on_enter", "_on_leave", "host")
@@ -218,12 +218,12 @@ class EdgeStack(Stack):
             self._on_leave(self, before, node)
 
     def new_task_stack(self) -> Stack:
-        """Return a stack for a task that begins where this one's node is open."""
+        """Return a stack for a task that begins within the open node."""
         return EdgeStack(self.label, self._on_enter, self._on_leave, (*self.host, *path_of(self.node)))
 
 
 def path_of(node: Node) -> tuple[str, ...]:
-    """Return the names from a node's root down to it; a part of a phase that has no name is the phase itself."""
+    """Return the names from a node's root down to it; a part without a name stands for its phase."""
     names = []
     while node.parent is not node:
         if node.name:
@@ -233,7 +233,7 @@ def path_of(node: Node) -> tuple[str, ...]:
 
 
 class FakeClock:
-    """A clock of integer nanoseconds that stands still, for tests; :meth:`advance` lets work take its time."""
+    """A clock of integer nanoseconds that stands still, for tests; :meth:`advance` lets time pass."""
 
     def __init__(self) -> None:
         self.now_ns = 0

@@ -183,7 +183,7 @@ class Meter:
         with in_one_process():
             output = self.workload.check()
             checked_ns = self.clocks.wall_ns() - start_ns
-        if checked_ns >= 1e9 * WARM_UP_S:  # so long a call may get no warm-up
+        if checked_ns >= 1e9 * WARM_UP_S:  # a call of this length may get no warm-up
             self._single = watch.seen().is_single
         self.device = find_accelerator(
             self.workload,

@@ -208,7 +208,7 @@ class _Ran:
         """Yield when the processes ran within a call.
 
         The system adds up a process's time when it gives up its CPU, at the latest every few milliseconds. So a process
-        ran right after the first of two looks, or until the second, from before the first if it ran that long.
+        ran right after the first of two looks or, if it ran for longer than between them, until the second.
         """
         for process, looked_ns, now_ns, ran_ns in self.found:
             start_ns = max(0, min(looked_ns, now_ns - ran_ns) - origin_ns)

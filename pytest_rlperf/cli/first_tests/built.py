@@ -17,13 +17,13 @@ from pytest_rlperf.components.checks import attribute
 
 _MAKES = re.compile(r"_?(make|build|create|get|new|setup)(_|$)")
 _FILLS = re.compile(r"_?(fill|populate)_")
-_MEMBERS_MOST = 12  # of a list that are looked at
+_MEMBERS_MOST = 12  # inspected in a list
 _DEEPEST = 3  # fixtures that take fixtures
 
 
 @dataclass(frozen=True)
 class _Built:
-    """An object that a test module makes: its name there, the expression of it, and the fixture that gives it."""
+    """An object that a test module makes: its name there, its expression, and the fixture that gives it."""
 
     module: ModuleType
     name: str
@@ -33,7 +33,7 @@ class _Built:
 
     @property
     def uses(self) -> tuple[tuple[str, str], ...]:
-        """Return what its test imports; a fixture is there without."""
+        """Return what its test imports; a fixture needs no import."""
         return () if self.given else ((self.module.__name__, self.name),)
 
     @property
@@ -44,7 +44,7 @@ class _Built:
 
 
 def built(project: OwnProject) -> Iterator[Draft]:
-    """Yield what fixtures and helper functions of the project's tests return, and objects that test modules hold."""
+    """Yield drafts for what the tests' fixtures and helper functions return, and for objects in test modules."""
     for module in project.tests:
         for name, value in list(vars(module).items()):
             place = f"{module.__name__}:{name}"
@@ -64,7 +64,7 @@ def _is_env(value: Any) -> bool:
 
 
 def _made(project: OwnProject, module: ModuleType, name: str, value: Any) -> Iterator[_Built]:
-    """Yield what a name in a test module stands for, or makes; of fixtures those that a test has without an import."""
+    """Yield what a name in a test module stands for, or makes; only fixtures that a test has without an import."""
     if _fixture(value) is not None:
         made = _from_fixture(project, module, name) if _is_conftest(module) else None
         if made is not None:
@@ -83,7 +83,7 @@ def _made(project: OwnProject, module: ModuleType, name: str, value: Any) -> Ite
 
 
 def _fixture(value: Any) -> Callable[..., Any] | None:
-    """Return the function of a pytest fixture; None of anything else."""
+    """Return the function of a pytest fixture; None for anything else."""
     if type(value).__name__ == "FixtureFunctionDefinition":
         function: Callable[..., Any] = value._get_wrapped_function()
         return function
@@ -92,7 +92,7 @@ def _fixture(value: Any) -> Callable[..., Any] | None:
 
 
 def _called(function: Callable[..., Any], **given: Any) -> Any:
-    """Return what a function of a test's returns, or yields first; None where it fails."""
+    """Return what a test's function returns, or yields first; None if it fails."""
     try:
         made = function(**given)
         return next(made) if inspect.isgenerator(made) else made
@@ -101,7 +101,7 @@ def _called(function: Callable[..., Any], **given: Any) -> Any:
 
 
 def _from_fixture(project: OwnProject, module: ModuleType, name: str, depth: int = 0) -> Any:
-    """Return what a fixture gives a test, with the fixtures that it takes; None where that fails."""
+    """Return what a fixture gives a test, with the fixtures that it takes; None if that fails."""
     modules = [module, *filter(_is_conftest, project.tests)]
     function = next((found for each in modules if (found := _fixture(vars(each).get(name))) is not None), None)
     if function is None or depth > _DEEPEST:
@@ -111,7 +111,7 @@ def _from_fixture(project: OwnProject, module: ModuleType, name: str, depth: int
 
 
 def _drafts(project: OwnProject, made: _Built) -> Iterator[Draft]:
-    """Yield what an object is measured as; of a tuple its first member, with an observation behind it."""
+    """Yield drafts for an object, or for a tuple's first member, with an observation that may follow it."""
     several = is_a(made.value, tuple) and len(made.value) > 0
     first, *rest = made.value if several else (made.value,)
     given = (made.given,) if made.given else ()

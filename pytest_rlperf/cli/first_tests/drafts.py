@@ -1,4 +1,4 @@
-"""First tests before they are tried: what each measures, the calls that may make it, and the file that has them."""
+"""First tests before they are tried: what each measures, calls that may make that, and the file that has them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SIZES = {"stored": "[1_000, 10_000, 100_000]", "num_envs": "[8, 64]"}
 _VERSIONS = 4  # of a test, at most
 _LONG = 100  # characters of a line
 _UNUSED = "  # noqa: F401"
-_WORD = r"(?<![\w.])\w+\b(?!=)"  # that stands for a value
+_WORD = r"(?<![\w.])\w+\b(?!=)"  # a word that stands for a value
 _NEEDED = {f"{name}.": f"import {name}" for name in ("gymnasium", "pytest", "torch")} | {"np.": "import numpy as np"}
 
-# Values by the names that parameters have, of a task with three numbers to observe and one to act with. Further values
-# are tried if the call fails with the first.
+# Values by parameters' names, for a task with three numbers to observe and one to act with. Further values are tried if
+# the call fails with the first.
 _VALUES: dict[str, tuple[str, ...]] = {
     name: values
     for values, names in {
@@ -76,7 +76,7 @@ BUFFERS = ("buffer", "replay_buffer", "memory", "replay", "rb")
 _OBSERVED = tuple(name for name, values in _VALUES.items() if values in (("3",), ("(3,)",)))
 _ACTED = tuple(name for name, values in _VALUES.items() if values in (("1",), ("(1,)",)))
 _CHOSEN = tuple(name for name, values in _VALUES.items() if values == ("2",))
-# Of one transition; an episode has ten steps.
+# Values for one transition; an episode has ten steps.
 _TRANSITION = {
     name: value
     for value, names in {
@@ -98,8 +98,8 @@ _TRANSITION = {
 class Draft:
     """A test before it is tried: the object that it measures, and its lines, in several versions to try in turn.
 
-    ``uses`` are what the lines import, by modules and names; no name imports the module. ``unknown`` are the arguments
-    whose values only the author knows; the lines have ``...`` for them. ``given`` are fixtures of the project's.
+    ``uses`` are what the lines import, by modules and names; an empty name imports the module. ``unknown`` are the
+    arguments whose values only the author knows; the lines have ``...`` for them. ``given`` are the project's fixtures.
     """
 
     place: str
@@ -117,7 +117,7 @@ class Draft:
         return self.uses[-1][0] if self.uses else ""
 
     def source(self, version: int, skip: str = "") -> str:
-        """Return the function of its test; one to skip, for a reason, imports what it needs by itself."""
+        """Return the test's function; a skipped test, with a reason, imports what it needs by itself."""
         body = "\n".join(self.bodies[version])
         if self.fixture != "rlperf_replay_sample":
             body = re.sub(r"\bstored\b", "10_000", body)
@@ -133,7 +133,7 @@ class Draft:
 
 
 def test_name(name: str, fixture: str) -> str:
-    """Return the name of the test of an object by its name."""
+    """Return the test's name for an object's name."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\W+", "_", name).lower().strip("_")
     words = words.removeprefix("compute_")
     last = "" if fixture == "rlperf" else fixture.rpartition("_")[2]
@@ -145,10 +145,10 @@ def test_name(name: str, fixture: str) -> str:
 
 @dataclass(frozen=True)
 class Making:
-    """The lines that make an object and end with its expression, what they import, and what is unknown.
+    """The lines that make an object, its expression, what they import, and what is unknown.
 
-    ``observed`` and ``acted`` are expressions of an observation and an action that fit it. ``setup`` is the argument
-    that makes it ready for each call. ``bases`` are the names of the object's classes.
+    ``observed`` and ``acted`` are expressions for an observation and an action that fit the object. ``setup`` is the
+    argument that makes it ready for each call. ``bases`` are the names of the object's classes.
     """
 
     lines: tuple[str, ...]
@@ -169,7 +169,7 @@ def makings(
 ) -> list[Making]:
     """Return the calls of a function or class to try in turn, with values for the parameters without a default.
 
-    ``known`` are values of the project's own for some names, which come before the others.
+    ``known`` are the project's own values for some names, which come before the others.
     """
     chosen: dict[str, list[Making]] = {}
     unknown = []
@@ -195,7 +195,7 @@ def makings(
 
 
 def _with_names(call: str, function: Callable[..., Any] | None) -> str:
-    """Return a call without the names of arguments that are given by position alone."""
+    """Return a call without the names of positional-only arguments."""
     for each in parameters_of(function):
         if each.kind is each.POSITIONAL_ONLY:
             call = re.sub(rf"\b{each.name}=", "", call)
@@ -209,7 +209,7 @@ def _making(
     uses: tuple[tuple[str, str], ...],
     unknown: Iterable[str],
 ) -> Making:
-    """Return one call; what a test uses again, such as an env, is made on a line of its own."""
+    """Return one call; what a test uses again, such as an env, is made on a separate line."""
     lines: list[str] = []
     arguments = {}
     for each, value in chosen.items():
@@ -226,7 +226,7 @@ def _making(
 
 
 def _samples(arguments: Mapping[str, str]) -> tuple[str, str]:
-    """Return expressions of an observation and an action, for what is made with these arguments."""
+    """Return expressions for an observation and an action, for an object made with these arguments."""
     observed, acted = Making((), "").observed, Making((), "").acted
     for name, value in arguments.items():
         if re.fullmatch(r"\d+", value):
@@ -249,7 +249,7 @@ def _random(shape: str) -> str:
 
 
 def parameters_of(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
-    """Return the parameters of a function or class that take one argument; none where Python does not know them."""
+    """Return a function's or class's parameters that take one argument; none if Python does not know them."""
     if function is None:
         return []
     try:
@@ -292,7 +292,7 @@ def fill(name: str, method: str, function: Callable[..., Any], making: Making) -
 
 
 def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str], skipped: Iterable[str] = ()) -> str:
-    """Return the module that has these tests, with the imports of all at its top, but for the skipped ones'."""
+    """Return the module that has these tests, with the imports of all but the skipped ones at its top."""
     taken: dict[str, tuple[str, str]] = {}
     imports: set[str] = set()
     bodies = []
@@ -320,12 +320,12 @@ def composed(head: str, drafts: Iterable[tuple[Draft, int]], texts: Iterable[str
 
 
 def _needed(text: str) -> set[str]:
-    """Return the imports of libraries that a text names."""
+    """Return the imports for the libraries that a text names."""
     return {statement for word, statement in _NEEDED.items() if re.search(rf"(?<![\w.]){re.escape(word)}", text)}
 
 
 def _block(imports: Collection[str]) -> str:
-    """Return imports in one block: whole modules, then the names of each module on one line."""
+    """Return imports in one block: whole modules, then each module's names on one line."""
     names: dict[str, list[str]] = {}
     for line in sorted(imports):
         module, _, name = line.removeprefix("from ").partition(" import ")

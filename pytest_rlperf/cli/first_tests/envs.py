@@ -15,12 +15,12 @@ from pytest_rlperf.components.checks import attribute
 from pytest_rlperf.components.functional import is_keyed
 
 _STEP = "rlperf_vecenv_step"
-_AGENTS = {"AECEnv": "aec_env", "ParallelEnv": "parallel_env"}  # classes of PettingZoo, and the name of a value of each
+_AGENTS = {"AECEnv": "aec_env", "ParallelEnv": "parallel_env"}  # PettingZoo's classes, and a value's name for each
 _WRAPPED = {"env", "aec_env", "par_env", "parallel_env"}
 
 
 def registered_envs(project: OwnProject) -> Iterator[Draft]:
-    """Yield one env per family that the project registers with gymnasium: a family's classes are in one module."""
+    """Yield a draft per family of envs that the project registers with gymnasium: a family's classes share a module."""
     families: dict[str, tuple[str, str, Any]] = {}
     for name, module in project.registered.items():
         entry = registry()[name].entry_point
@@ -44,7 +44,7 @@ def registered_envs(project: OwnProject) -> Iterator[Draft]:
 
 
 def agents_envs(project: OwnProject) -> Iterator[Draft]:
-    """Yield PettingZoo's modules, which have ``parallel_env`` or ``env``; the shortest name of each."""
+    """Yield drafts for PettingZoo's modules, which have ``parallel_env`` or ``env``, by each one's shortest name."""
     found: dict[str, tuple[ModuleType, str]] = {}
     makers: set[int] = set()
     for module in sorted(project.own, key=lambda each: each.__name__.count(".")):
@@ -65,7 +65,7 @@ def agents_envs(project: OwnProject) -> Iterator[Draft]:
 
 
 def classes_of_envs(project: OwnProject) -> Iterator[Draft]:
-    """Yield the classes of envs that are not registered, and that no other class of the project's is derived from."""
+    """Yield drafts for env classes that are not registered, and that no other class of the project is derived from."""
     registered = {getattr(registry().get(name), "entry_point", "") for name in project.registered}
     found: dict[str, list[type]] = {}
     for module, _, of in project.classes():
@@ -79,14 +79,14 @@ def classes_of_envs(project: OwnProject) -> Iterator[Draft]:
 
 
 def _exported(of: type, registered: Iterable[Any]) -> bool:
-    """Return whether an env is registered by its class, or by the name that a package of its own exports it by."""
+    """Return whether an env is registered by its class, or by the name that its own package exports it by."""
     name, top = of.__name__, of.__module__.partition(".")[0]
     texts = [each for each in registered if isinstance(each, str)]
     return of in registered or any(each.startswith(top) and each.endswith(f":{name}") for each in texts)
 
 
 def tell_of_abstract_classes(project: OwnProject) -> None:
-    """Tell of a named class that only its subclasses can be measured."""
+    """Tell that only the subclasses of a named abstract class can be measured."""
     for _, name, of in project.definitions():
         if inspect.isabstract(of) and project.is_wanted(of):
             missing = ", ".join(sorted(of.__abstractmethods__))
@@ -96,7 +96,7 @@ def tell_of_abstract_classes(project: OwnProject) -> None:
 
 
 def _class_of_env(project: OwnProject, of: type) -> Iterator[Draft]:
-    """Yield the draft of a class: of an env, of a vector env, of a functional one, or around an env."""
+    """Yield the draft for a class: an env, a vector env, a functional env, or a wrapper."""
     bases, takes = bases_of(of), set(names_of(of))
     attributes = {name for each in of.__mro__ for name in (*vars(each).get("__annotations__", {}), *vars(each))}
     is_functional = is_keyed(attribute(of, "reset"))
@@ -106,7 +106,7 @@ def _class_of_env(project: OwnProject, of: type) -> Iterator[Draft]:
     if not (is_functional or is_env or is_vector or project.is_wanted(of)):
         return
     if takes & _WRAPPED and kind != "env" and kind not in project.known:
-        return  # around envs that the project has none of
+        return  # a wrapper of envs that the project lacks
     known = {**project.known, "env": project.known.get(kind, []), "size": [Making((), "8")]}
     made = makings(of.__name__, of, known, ((of.__module__, of.__name__),))
     bodies = [[*each.lines, f"{_STEP}(lambda: {each.expression})"] for each in made]
@@ -116,20 +116,20 @@ def _class_of_env(project: OwnProject, of: type) -> Iterator[Draft]:
 
 
 def functions_of_envs(project: OwnProject) -> Iterator[Draft]:
-    """Yield functions named ``make_env…``: those that return what makes one env, as CleanRL's, and others."""
+    """Yield drafts for functions named ``make_env…``, also if they return what makes one env, as CleanRL's do."""
     for module, name, of in project.definitions():
         if isinstance(of, type) or not name.startswith("make_env"):
             continue
         made = makings(name, of, project.known, ((module.__name__, name),))
         bodies = [[*each.lines, f"{_STEP}(lambda: {each.expression})"] for each in made]
-        if any(inspect.iscode(each) for each in of.__code__.co_consts):  # a function within
+        if any(inspect.iscode(each) for each in of.__code__.co_consts):  # an inner function
             several = f"{_STEP}(lambda: gymnasium.vector.SyncVectorEnv([{{}}] * 8))"
             bodies = [[*each.lines, several.format(each.expression)] for each in made] + bodies
         yield project.draft(place_of(of), name, _STEP, made[0].uses, bodies, made[0].unknown)
 
 
 def _below(of: type) -> Iterator[type]:
-    """Yield the subclasses of a class that are loaded."""
+    """Yield the loaded subclasses of a class."""
     below: list[type] = type.__subclasses__(of)
     for each in below:
         yield each
@@ -137,7 +137,7 @@ def _below(of: type) -> Iterator[type]:
 
 
 def spread(modules: Iterable[str]) -> list[str]:
-    """Return modules' names in turns from each package, so that the first few are of many packages."""
+    """Return modules' names, alternating between packages, so that the first few are from many packages."""
     counts: dict[str, int] = {}
     order = []
     for name in sorted(modules):

@@ -1,8 +1,8 @@
-"""A process that imports a project's modules and looks at the objects in them: what to measure, and how to make it.
+"""A process that imports a project's modules and inspects the objects in them: what to measure, and how to make it.
 
-It runs in the project's environment, has its orders in its standard input, and tells each thing that it begins, finds
-or passes over. Its reader ends it where a module takes too long, and starts it again without that module. It writes no
-file in the project: an import that would is refused.
+It runs in the project's environment, reads its orders from standard input, and tells what it begins, finds or skips.
+Its reader ends it if a module takes too long, and starts it again without that module. It writes no file in the
+project: an import that would is refused.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate"
 
 
 def main() -> None:
-    """Look, as the orders say."""
+    """Search the modules, as the orders say."""
     orders = messages.read(sys.stdin.read(), Orders)
-    sys.argv[:] = ["pytest", "test_perf.py"]  # as where a test imports it
+    sys.argv[:] = ["pytest", "test_perf.py"]  # as when a test imports the project
     sys.path[:] = [*orders.entries, *(each for each in sys.path if each)]
     _refuse_writing(orders.root)
     project = _imported(orders)
     for draft in _chosen(project, envs_only=orders.envs_only):
         messages.send(Report(draft=draft))
     messages.send(Report(loaded=tuple(sorted({name.partition(".")[0] for name in sys.modules})), unmet=_unmet(project)))
-    os._exit(0)  # threads and exit handlers of the project's have nothing more to do
+    os._exit(0)  # the project's threads and exit handlers are not needed
 
 
 def _unmet(project: OwnProject) -> str:
-    """Return which named object its module does not have; "" if each has its own."""
+    """Return which named object its module lacks; "" if there is none."""
     for module, name in project.wanted:
         found = next((each for each in project.own if each.__name__ == module), None)
         if found is not None and not hasattr(found, name):
@@ -53,7 +53,7 @@ def _tell(*, begins: str = "", place: str = "", reason: str = "") -> None:
 
 
 def _refuse_writing(root: str) -> None:
-    """Make this process raise PermissionError if it would write below a directory."""
+    """Raise PermissionError from now on if this process would write below a directory."""
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         name = event.removeprefix("os.").removeprefix("shutil.")
@@ -71,7 +71,7 @@ def _refuse_writing(root: str) -> None:
 
 
 def _imported(orders: Orders) -> OwnProject:
-    """Import every module, those of tests last; tell of those that fail, with the error."""
+    """Import every module, the tests' last; tell which fail, with the error."""
     tops = {each.name.partition(".")[0] for each in orders.sources if not each.is_test}
     project = OwnProject(tops, _tell, orders.ended, orders.wanted)
     for source in orders.sources:
@@ -103,7 +103,7 @@ def _imported(orders: Orders) -> OwnProject:
 
 
 def _home(project: OwnProject, module: str, name: str) -> tuple[str, str]:
-    """Return a named object by the module that defines it, which the named one may import it from."""
+    """Return a named object with the module that defines it; the named module may import it from there."""
     of = next((vars(each).get(name) for each in project.own if each.__name__ == module), None)
     if is_a(of, type, FunctionType) and project.is_own(of):
         return str(attribute(of, "__module__")), str(attribute(of, "__name__"))
@@ -111,7 +111,7 @@ def _home(project: OwnProject, module: str, name: str) -> tuple[str, str]:
 
 
 def _chosen(project: OwnProject, *, envs_only: bool) -> Iterator[Draft]:
-    """Yield the drafts to try: all of named objects, else a few of a kind; envs first, as agents are made with them."""
+    """Yield the drafts to try: all for named objects, else a few of each kind; envs first, as agents need them."""
     finders = [envs.registered_envs, envs.agents_envs]
     if not envs_only or project.wanted:
         finders += [envs.functions_of_envs, envs.classes_of_envs]

@@ -1,4 +1,4 @@
-"""What the processes tell that look at a project and try its tests, until they end or fall silent."""
+"""The messages of the processes that inspect a project and try its tests, until they end or fall silent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 _TO = "RLPERF_MESSAGES_TO"
 # As the script `pytest` starts, without the current directory on sys.path.
 _NO_CURRENT = "import sys; sys.path[:] = filter(None, sys.path); "
-_LOOK_S = 0.2  # between looks at what it has told
-_OUTPUT_MOST = 1 << 16  # bytes at the end of its output that are read
+_LOOK_S = 0.2  # between looks at a process's messages
+_OUTPUT_MOST = 1 << 16  # bytes read at the end of a process's output
 
 ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
 """The variables with the directories of the project's code, and with the packages whose compiled code counts."""
@@ -31,7 +31,7 @@ DESELECTED = "pytest's settings deselect it"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A module of the project: the name to import it by, its file, and whether it is one of its tests or examples."""
+    """A module of the project: its import name, its file, and whether it is a test or an example."""
 
     name: str
     path: str
@@ -40,10 +40,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Orders:
-    """What to look at: the project, where to import from, its modules, and those that an earlier process ended in.
+    """What to inspect: the project, where to import from, its modules, and those that ended an earlier process.
 
-    ``wanted`` are objects by module and name: of nothing else are there drafts then. Of a library whose tests are
-    written already, ``envs_only`` are looked for.
+    If there are ``wanted`` objects, by module and name, only they get drafts. ``envs_only`` is for a library whose
+    tests are already written.
     """
 
     root: str
@@ -56,9 +56,9 @@ class Orders:
 
 @dataclass(frozen=True)
 class Report:
-    """A line that the looking process sends: that something begins, was found, or is passed over and why.
+    """A line that the inspecting process sends: that something begins, was found, or is skipped and why.
 
-    At its end, and only then, it says what is ``loaded``, and which named object there is not.
+    Only at its end, the process says what is ``loaded``, and which named object is missing (``unmet``).
     """
 
     begins: str = ""
@@ -82,21 +82,21 @@ class Tried:
 
 
 def send(fact: object) -> None:
-    """Write one fact for the process that started this one."""
+    """Send one fact to the process that started this one."""
     line = f"{written(fact)}\n".encode()
     while line:
         line = line[os.write(int(os.environ[_TO]), line) :]
 
 
 def read(text: str | bytes, kind: type[T]) -> T:
-    """Return the fact that a text of JSON holds."""
+    """Return the fact in a JSON text."""
     import msgspec
 
     return msgspec.json.decode(text, type=kind)
 
 
 def written(fact: object) -> str:
-    """Return a fact as a text of JSON."""
+    """Return a fact as JSON text."""
     import msgspec
 
     return msgspec.json.encode(fact).decode()
@@ -104,7 +104,7 @@ def written(fact: object) -> str:
 
 @dataclass(frozen=True)
 class Told(Generic[T]):
-    """The facts that a process of Python has told, how it ended, in words, and the end of what it wrote."""
+    """The facts that a Python process has sent, how it ended, in words, and the end of its output."""
 
     facts: list[T]
     ended: str
@@ -114,9 +114,9 @@ class Told(Generic[T]):
 def told(
     kind: type[T], code: str, argv: Sequence[str] = (), *, env: Mapping[str, str], silence_s: float, given: str = ""
 ) -> Told[T]:
-    """Return what a process of Python tells until it ends, or has told nothing for so long.
+    """Return what a Python process sends until it ends, or until it has been silent for ``silence_s``.
 
-    ``given`` is its standard input. Modules in the current directory hide none of Python's from it. Its children end
+    ``given`` is its standard input. Modules in the current directory do not hide Python's from it. Its children end
     with it.
     """
     with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as facts, tempfile.TemporaryFile() as output:
@@ -144,7 +144,7 @@ def told(
 
 
 def _end_of(process: subprocess.Popen[bytes], facts: int, silence_s: float) -> str:
-    """Wait for a process that writes facts; return in words how it ended."""
+    """Wait for a process that sends facts; return in words how it ended."""
     size, heard_s = 0, time.monotonic()
     while time.monotonic() < heard_s + silence_s:
         with contextlib.suppress(subprocess.TimeoutExpired):

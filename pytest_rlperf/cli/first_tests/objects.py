@@ -1,4 +1,4 @@
-"""Drafts of tests for replay buffers, GAE functions and agents, by the methods that their classes have."""
+"""Drafts of tests for replay buffers, GAE functions and agents, by their classes' methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AGENT = re.compile("Agent|Actor|Policy|Network|Model")
 
 
 def functions(project: OwnProject) -> Iterator[Draft]:
-    """Yield functions for GAE, with arrays of NumPy and of PyTorch."""
+    """Yield drafts for GAE functions, with NumPy's and PyTorch's arrays."""
     for module, name, of in project.definitions():
         if isinstance(of, type):
             continue
@@ -49,7 +49,7 @@ def functions(project: OwnProject) -> Iterator[Draft]:
 
 
 def buffers(project: OwnProject) -> Iterator[Draft]:
-    """Yield replay buffers, and keep those whose arguments are all known, for agents."""
+    """Yield drafts for replay buffers, and keep those whose arguments are all known, for agents."""
     for module, name, of in project.classes():
         draw = method_of(of, _DRAW)
         first = next(iter(names_of(getattr(of, draw, None))), "")
@@ -66,7 +66,7 @@ def buffers(project: OwnProject) -> Iterator[Draft]:
 
 
 def _filled(name: str, of: type, making: Making) -> tuple[list[str], list[str]]:
-    """Return the lines that make something and fill it, if it takes transitions, and what is unknown."""
+    """Return the lines that make an object and fill it, if it takes transitions, and what is unknown."""
     method = method_of(of, _FILL)
     begin = [*making.lines, f"{name} = {making.expression}"]
     if not method:
@@ -79,7 +79,7 @@ def _filled(name: str, of: type, making: Making) -> tuple[list[str], list[str]]:
 
 
 def agents(project: OwnProject) -> Iterator[Draft]:
-    """Yield agents, rollout storages and whatever else the methods of a class show."""
+    """Yield drafts for agents, rollout storages and whatever else a class's methods show."""
     for module, name, of in project.classes():
         if steps(of):
             continue
@@ -95,7 +95,7 @@ def agents(project: OwnProject) -> Iterator[Draft]:
 class Agent:
     """A class whose objects learn or act, and the ways to make one.
 
-    ``is_ready`` are objects that a project's own tests make: the lines of their makings end with ``agent``.
+    ``is_ready`` is for objects that a project's own tests make: the lines of their makings define ``agent``.
     """
 
     project: OwnProject
@@ -111,11 +111,11 @@ class Agent:
 
     @property
     def _is_observed(self) -> bool:
-        """Whether there is an observation that fits: the one that a test has beside the object."""
+        """Whether an observation fits: if the object is ready, only one that a test has beside it does."""
         return not self.is_ready or self.made[0].observed == "obs"
 
     def drafts(self) -> Iterator[Draft]:
-        """Yield drafts of its update, its rollout, its choice of an action, and its returns."""
+        """Yield drafts for its update, its rollout, its choice of an action, and its returns."""
         update, collect, act, returns = (method_of(self.of, names) for names in (_UPDATE, _COLLECT, _ACT, _RETURNS))
         if update:
             yield from self._update(update, collect)
@@ -162,7 +162,7 @@ class Agent:
         yield self._draft("rlperf_ppo_collect", collect, line, {})
 
     def _act(self, act: str) -> Iterator[Draft]:
-        """Yield the choice of an action for one observation: as an array, and as a batch in a tensor."""
+        """Yield the draft for choosing an action for one observation, as an array and as a batch in a tensor."""
         if sum(each.default is each.empty for each in parameters_of(getattr(self.of, act))) != 1:
             return
         bodies = []
@@ -180,7 +180,7 @@ class Agent:
         return [*making.lines] if self.is_ready else [*making.lines, f"agent = {making.expression}"]
 
     def _draft(self, fixture: str, method: str, line: str, values: Mapping[str, str]) -> Draft:
-        """Return the draft of one method's call, with a full buffer where it, or the object, takes one."""
+        """Return the draft for one method's call, with a full buffer if the method or the object takes one."""
         function = getattr(self.of, method)
         buffer = self.known["buffer"][0] if "buffer" in self.known and {*BUFFERS} & {*names_of(function)} else None
         bodies, unknown = [], [*self.made[0].unknown]

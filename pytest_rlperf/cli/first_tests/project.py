@@ -1,4 +1,4 @@
-"""An imported project: its modules, what they define, and the values of its own that calls are tried with."""
+"""An imported project: its modules, what they define, and its own values that calls are tried with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of, test_name
 
-_KNOWN_MOST = 3  # values of the project's own for one name
-_FOREIGN = {"builtins", "collections", "torch", "flax"}  # whose methods are no component's
+_KNOWN_MOST = 3  # the project's own values for one name
+_FOREIGN = {"builtins", "collections", "torch", "flax"}  # their methods are not a component's
 
 
 class Tell(Protocol):
-    """What tells the process that reads: that something begins, or is passed over and why."""
+    """A function that tells the reading process that something begins, or is skipped and why."""
 
     def __call__(self, *, begins: str = "", place: str = "", reason: str = "") -> None:
         """Tell one of these."""
@@ -26,7 +26,7 @@ class Tell(Protocol):
 
 @dataclass(frozen=True)
 class Buffer:
-    """A replay buffer of the project's, for agents that take one: the lines that make and fill ``buffer``."""
+    """One of the project's replay buffers, for agents that take one: the lines that make and fill ``buffer``."""
 
     module: str
     lines: tuple[str, ...]
@@ -37,9 +37,9 @@ class Buffer:
 class OwnProject:
     """The modules of a project, and of its tests and examples.
 
-    ``tops`` are its packages, and its modules outside of one. ``registered`` are the ids of envs that gymnasium knows
-    since the import of a module. ``known`` are values for parameters by their names. ``ended`` is what an earlier
-    process ended in: a file, or an object as ``module:name``. ``wanted`` are named objects; others are left out then.
+    ``tops`` are its packages, and its modules outside packages. ``registered`` are the ids of envs that a module's
+    import registered with gymnasium. ``known`` are values for parameters by their names. ``ended`` is what ended an
+    earlier process: a file, or an object as ``module:name``. If there are ``wanted`` objects, others are left out.
     """
 
     tops: set[str]
@@ -54,7 +54,7 @@ class OwnProject:
     _names: dict[str, str] = field(default_factory=dict)  # of tests, with the place of what each measures
 
     def is_own(self, of: Any) -> bool:
-        """Return whether a class or function is the project's."""
+        """Return whether a class or function belongs to the project."""
         return str(getattr(of, "__module__", "")).partition(".")[0] in self.tops
 
     def is_wanted(self, of: Any) -> bool:
@@ -62,12 +62,12 @@ class OwnProject:
         return (of.__module__, of.__name__) in self.wanted
 
     def know(self, name: str, making: Making) -> None:
-        """Keep a value of the project's own for parameters of a name."""
+        """Keep one of the project's own values for parameters with a name."""
         if len(self.known.setdefault(name, [])) < _KNOWN_MOST:
             self.known[name].append(making)
 
     def known_in(self, module: ModuleType) -> dict[str, list[Making]]:
-        """Return the known values, those of one module first."""
+        """Return the known values, one module's first."""
         name = module.__name__
         return {
             each: sorted(values, key=lambda value: all(use[0] != name for use in value.uses))
@@ -102,7 +102,7 @@ class OwnProject:
         unknown: Iterable[str] = (),
         given: tuple[str, ...] = (),
     ) -> Draft:
-        """Return a draft, with a test's name that no draft of another place has."""
+        """Return a draft, with a test name that no draft of another place has."""
         uses = tuple(dict.fromkeys(uses))
         first = test_name(name, fixture)
         second = test_name(f"{uses[-1][0].rpartition('.')[2]}_{name}", fixture) if uses else first
@@ -114,17 +114,17 @@ class OwnProject:
 
 
 def is_a(value: Any, *kinds: type) -> bool:
-    """Return whether an object is of a kind by its type: asking a stranger's object for its class may raise."""
+    """Return whether an object's type is one of ``kinds``: asking a foreign object for its class may raise."""
     return issubclass(type(value), kinds)
 
 
 def registry() -> dict[str, Any]:
-    """Return the envs that gymnasium knows, by their ids; none where it is not imported."""
+    """Return the envs that gymnasium knows, by their ids; none if it is not imported."""
     return getattr(sys.modules.get("gymnasium"), "registry", None) or {}
 
 
 def place_of(of: Any) -> str:
-    """Return the place of a definition, as an editor opens it; of anything else its module's file."""
+    """Return the place of a definition, as an editor opens it; for anything else, its module's file."""
     try:
         return f"{os.path.relpath(str(inspect.getsourcefile(of)))}:{inspect.getsourcelines(of)[1] or 1}"
     except (TypeError, OSError, ValueError):
@@ -133,9 +133,9 @@ def place_of(of: Any) -> str:
 
 
 def method_of(of: Any, names: Iterable[str]) -> str:
-    """Return the first of some names that a class has a method of, of its own or of its library's; "" without one.
+    """Return the first of ``names`` that is a method of a class, from itself or its library; "" without one.
 
-    ``train`` of a PyTorch module only sets a mode.
+    A PyTorch module's ``train`` does not count, as it only sets a mode.
     """
     for name in names:
         owner = next((each for each in getattr(of, "__mro__", ()) if name in vars(each)), None)
@@ -152,7 +152,7 @@ def names_of(function: Callable[..., Any] | None) -> list[str]:
 
 
 def bases_of(of: Any) -> frozenset[str]:
-    """Return the names of a class and of all that it is derived from."""
+    """Return the names of a class and of all its bases."""
     return frozenset(each.__name__ for each in getattr(of, "__mro__", ()))
 
 
@@ -160,5 +160,5 @@ def steps(value: Any) -> bool:
     """Return whether an object, or a class, is an env by its methods."""
     try:
         return not is_a(value, ModuleType) and all(callable(getattr(value, name)) for name in ("reset", "step"))
-    except Exception:  # attributes of a stranger's object may raise anything
+    except Exception:  # a foreign object's attributes may raise anything
         return False

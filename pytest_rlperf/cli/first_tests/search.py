@@ -1,4 +1,4 @@
-"""The modules of a project, and what a process that imports them finds in them."""
+"""The modules of a project, and what a process that imports them finds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TESTS = {"bench", "benchmark", "benchmarks", "example", "examples", "scripts", 
 _NOT_SEARCHED = {"doc", "docs", "build", "dist"}
 _TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
 _NO_CODE = ("setup.py", "noxfile.py")
-# Only test modules that hold what a test could measure are imported.
+# Only test modules with something that a test could measure are imported.
 _BUILDS = re.compile(r"^(def _?(make|build|create|get|new|setup)|@(pytest\.)?fixture|\w+ = \[)", re.MULTILINE)
 _SILENCE_S = 60.0
 _RESTARTS = 10
-_SAID_MOST = 200  # characters of what a process wrote last
+_SAID_MOST = 200  # characters of a process's last output
 
 
 @dataclass
 class Search:
-    """A search of a project: its modules, what was found, what was passed over and why, and the packages imported.
+    """A search of a project: its modules, what was found, what was skipped and why, and the imported packages.
 
-    ``known`` are the libraries with tests already that the project itself is.
+    ``known`` is the library that the project itself is, if the library already has tests.
     """
 
     sources: dict[str, tuple[SourceFile, Path]] = field(default_factory=dict)
@@ -43,19 +43,19 @@ class Search:
 
     @property
     def tops(self) -> set[str]:
-        """Return the project's packages, and modules outside of one."""
+        """Return the project's packages, and its modules outside packages."""
         return {name.partition(".")[0] for name, (source, _) in self.sources.items() if not source.is_test}
 
     @property
     def entries(self) -> set[Path]:
-        """Return the directories from which what was found is imported."""
+        """Return the directories that the found objects are imported from."""
         return {self.sources[each.module][1] for each in self.drafts if each.module in self.sources}
 
 
 def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
-    """Search a project for what can be measured; of objects named ``module:name`` alone, if any are.
+    """Search a project for what can be measured; only among objects named ``module:name``, if there are any.
 
-    ``known`` are libraries, whose components have tests already. LookupError where no module has the name.
+    ``known`` are libraries whose components already have tests. LookupError if no module has a given name.
     """
     result = Search()
     installed = _installed_packages(root.resolve())
@@ -91,7 +91,7 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
 
 
 def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
-    """Tell of named objects that no test is drafted for, where nothing else tells why; LookupError if none is."""
+    """Tell why named objects have no draft, if nothing else tells it; LookupError if none has one."""
     found = {name for draft in result.drafts for _, name in draft.uses[-1:]}
     for module, name in [each for each in wanted if each[1] not in found and not result.skipped]:
         reason = "has no step and reset, sample, update or collect: its test needs a thunk"
@@ -101,7 +101,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
 
 
 def _look(orders: Orders, result: Search) -> str:
-    """Let a process look; return what it began last if it ended then, empty when it has looked at all."""
+    """Let a process search; return what it began last if that ended it, "" if it has finished."""
     found = told(
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",
@@ -132,7 +132,7 @@ def _look(orders: Orders, result: Search) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables of a process that looks: no file of bytecode, and no window."""
+    """Return the variables of a searching process: it writes no bytecode, and opens no window."""
     return {
         "MPLBACKEND": "Agg",
         "SDL_VIDEODRIVER": "dummy",
@@ -143,7 +143,7 @@ def _environment() -> dict[str, str]:
 
 
 def _wanted(name: str, sources: Mapping[str, tuple[SourceFile, Path]]) -> tuple[str, str]:
-    """Return the module and the name of a wanted object; LookupError where the project has no such module."""
+    """Return the module and the name of a wanted object; LookupError if the project does not have the module."""
     place, _, wanted = name.partition(":")
     own = [source for source, _ in sources.values() if not source.is_test]
     for source in own:
@@ -159,9 +159,9 @@ def _wanted(name: str, sources: Mapping[str, tuple[SourceFile, Path]]) -> tuple[
 
 
 def _sources(root: Path, installed: Mapping[Path, str]) -> Iterator[tuple[SourceFile, Path]]:
-    """Yield the modules of a project, each with the directory to import it from; those of its tests last.
+    """Yield the modules of a project, each with the directory to import it from, the tests' last.
 
-    Of a package that is installed as a copy, as some builders do, there is the package alone.
+    A package that is installed as a copy, as some builders do, is yielded as a whole.
     """
     for place, name in installed.items():
         if not place.is_relative_to(root):
@@ -171,7 +171,7 @@ def _sources(root: Path, installed: Mapping[Path, str]) -> Iterator[tuple[Source
 
 
 def _installed_packages(root: Path) -> dict[Path, str]:
-    """Return the directories of packages that are installed from a tree, by the names that they are imported by."""
+    """Return the import names of packages that are installed from a tree, by their directories."""
     from importlib.util import find_spec
 
     found = {}
@@ -187,7 +187,7 @@ def _installed_packages(root: Path) -> dict[Path, str]:
 
 
 def _files(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of Python in a project, but for documentation and environments, and whether each is a test."""
+    """Yield a project's Python files, without documentation and environments, and whether each is a test."""
     for directory, names, files in os.walk(root):
         place = Path(directory)
         names[:] = sorted(
@@ -209,17 +209,17 @@ def _files(root: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def is_test_file(name: str) -> bool:
-    """Return whether a file is one of tests by its name."""
+    """Return whether a file is a test file by its name."""
     return any(fnmatch(name, pattern) for pattern in _TEST_FILES)
 
 
 def is_importable(name: str) -> bool:
-    """Return whether a statement can import a module by its name."""
+    """Return whether an import statement can name a module."""
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
 
 
 def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: bool) -> tuple[SourceFile, Path]:
-    """Return a module with the name to import it by: as it is installed, from beside its package, or its project."""
+    """Return a module with its import name: as installed, or from the directory of its package or project."""
     for place, name in installed.items():
         if path.is_relative_to(place):
             parts = (name, *path.relative_to(place).with_suffix("").parts)
@@ -232,7 +232,7 @@ def _module(path: Path, root: Path, installed: Mapping[Path, str], *, is_test: b
     if not is_test:
         places = [each for each in (entry, *entry.parents) if each == root or root in each.parents]
         top = next((each for each in places if each.name == "src" or each == root or is_project(each)), entry)
-        is_namespaced = entry == path.parent or top.name == "src"  # in no package, or in one in a namespace
+        is_namespaced = entry == path.parent or top.name == "src"  # in no package, or in a package in a namespace
         if is_namespaced and is_importable(".".join(path.parent.relative_to(top).parts)):
             entry = top
     parts = path.relative_to(entry).with_suffix("").parts

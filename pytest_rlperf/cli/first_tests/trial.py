@@ -1,4 +1,4 @@
-"""Written tests on trial: each version of each is run by pytest, until one passes or none is left."""
+"""Written tests on trial: pytest runs each version of each test, until one passes or none is left."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pytest_rlperf.cli.first_tests.messages import DESELECTED, ROOT, TOPS, Told,
 from pytest_rlperf.cli.first_tests.search import Search
 
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial_plugin"
-_SILENCE_S = 60.0  # of a test, which may compile, and of collecting
-_LONG_S = 5.0  # a test that takes this long has its last version tried, which does least
+_SILENCE_S = 60.0  # for a test, which may compile, and for collecting
+_LONG_S = 5.0  # if a test takes this long, its last version is tried, which does least
 _PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _NO_CODE = "it runs none of your code"
-_NO_FAULT = (_NO_CODE, DESELECTED)  # of tests that their author has nothing to complete in
+_NO_FAULT = (_NO_CODE, DESELECTED)  # for tests in which their author has nothing to complete
 
 
 class Trial:
-    """The drafts of a project's tests, and texts of tests that have one version, with what each try showed."""
+    """The drafts of a project's tests, and texts of tests with one version, with what each try showed."""
 
     def __init__(self, root: Path, output: Path, own: Search, texts: Iterable[str]) -> None:
         self._root, self._output, self.own = root, output, own
@@ -39,7 +39,7 @@ class Trial:
         return {test: error for test, error in self._errors.items() if test not in self._passed}
 
     def draft(self, test: str) -> Draft | None:
-        """Return the draft of a test; None of one that was in a text."""
+        """Return the draft of a test; None for a test from a text."""
         return self._drafts.get(test)
 
     def left(self) -> list[str]:
@@ -55,14 +55,14 @@ class Trial:
         return [test for test, error in self.errors.items() if test in self._drafts and error not in _NO_FAULT]
 
     def text(self, head: str) -> str:
-        """Return the file to try; where nothing is left to try, the one to keep, with the tests to complete."""
+        """Return the file to try or, if nothing is left to try, the file to keep, with the tests to complete."""
         drafts = [(self._drafts[test], version) for test, version in self._versions.items() if test in self._passed]
         to_complete = [] if self.left() else self.skipped()
         skipped = [self._drafts[test].source(0, skip=self.errors[test]) for test in to_complete]
         return composed(head, drafts, self._texts, skipped)
 
     def run(self) -> str:
-        """Run the tests that are left, and go on to the next version of those that fail; return how one ended all."""
+        """Run the tests that are left, and go on to failing ones' next versions; return how a test ended pytest."""
         left = self.left()
         names = [f"{self._output}::{each}" for each in left]
         argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
@@ -94,7 +94,7 @@ class Trial:
         return f"{running} {found.ended}" if running else ""
 
     def _judge(self, test: str, error: str, took_s: float) -> None:
-        """Keep a version that passes; else go on to the next, and drop a test without one."""
+        """Keep a version that passes; else go on to the next, and drop a test that has none."""
         draft, version = self._drafts.get(test), self._versions.get(test, 0)
         if error:
             self._errors.setdefault(test, error)
@@ -123,7 +123,7 @@ class Trial:
 
 
 def _why(found: Told[Tried]) -> str:
-    """Return why pytest runs no test: its own error, as it wrote it."""
+    """Return why pytest runs no test, in its own words."""
     lines = [line.strip() for line in found.output.splitlines() if line.strip()]
     where = [line for line in lines if "while loading conftest" in line]
     named = [line.removeprefix("E ").strip() for line in lines if re.search(r"error: |Error: |^ERROR", line)]

@@ -1,6 +1,6 @@
-"""The trial of written tests: a plugin of pytest that tells how each ends, and whether it runs the project's code.
+"""The trial of written tests: a pytest plugin that tells how each ends, and whether it runs the project's code.
 
-It is loaded by ``-p`` in a process that ``rlperf init`` starts.
+A process that ``rlperf init`` starts loads it by ``-p``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run every test once, and leave no file, whatever the project's settings say."""
+    """Run every test once, and leave no files, whatever the project's settings say."""
     option = vars(config.option)
     option.update(dict.fromkeys(name for name in option if name.startswith("rlperf_")))
     changed = {"maxfail": 0, "benchmark_storage": f"file://{os.devnull}"}
@@ -37,7 +37,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Tell of tests that the project's settings leave out."""
+    """Tell which tests the project's settings deselect."""
     for item in items:
         messages.send(Tried(ends=item.nodeid, error=DESELECTED))
 
@@ -49,7 +49,7 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Note whether the test runs a function of the project's, until the first one."""
+    """Note whether the test runs one of the project's functions, until the first one."""
     observer = _Observer(os.environ[ROOT].split(os.pathsep), os.environ[TOPS].split(","), item.path)
     item.stash[_OBSERVED] = observer
     sys.setprofile(observer)
@@ -80,8 +80,8 @@ class _Observer:
             sys.setprofile(None)
 
     def _is_of_project(self, path: str) -> bool:
-        """Whether a file is the project's, and none of its tests."""
-        if path.startswith("<"):  # as "<frozen abc>"
+        """Whether a file is the project's, and not one of its tests."""
+        if path.startswith("<"):  # such as "<frozen abc>"
             return False
         path = os.path.realpath(path)
         root = next((each for each in self._roots if path.startswith(each)), "")
@@ -98,7 +98,7 @@ _OBSERVED = pytest.StashKey[_Observer]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell how a test ended, by its first phase that did not pass, or by its call."""
+    """Tell how a test ended, by its first phase that failed, or by its call."""
     report = yield
     if report.when == "call" or not report.passed:
         observer = item.stash.get(_OBSERVED, None)
@@ -111,7 +111,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Tell of a file that could not be imported, with the line of its import that failed."""
+    """Tell which file could not be imported, with the line of the failing import."""
     if report.failed:
         text = str(report.longrepr)
         lines = re.findall(r"^(\S+\.py):(\d+): in ", text, re.MULTILINE)
@@ -120,7 +120,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Return the error of a test, with the last place in the project's code."""
+    """Return a test's error, with the last place in the project's code."""
     if isinstance(report.longrepr, tuple):  # skipped: path, line, reason
         return str(report.longrepr[2])
     text = str(report.longrepr or "")

@@ -84,7 +84,7 @@ def _gae(given: Any, rollout: Mapping[str, Any], backend: str) -> GaeCall:
     buffer = copy.copy(buffer)
     buffer.buffer_size, buffer.n_envs = rollout["rewards"].shape
     buffer.gamma, buffer.gae_lambda = rollout["gamma"], rollout["lam"]
-    buffer.reset()  # which makes arrays of its own
+    buffer.reset()  # makes new arrays
     for name in ("rewards", "values", "episode_starts"):
         getattr(buffer, name)[:] = rollout[name]
     buffer.pos, buffer.full = buffer.buffer_size, True

@@ -1,4 +1,4 @@
-"""The suite on libraries: a file for each, of which `rlperf init` makes first tests.
+"""The suite on libraries: one file each, from which `rlperf init` makes first tests.
 
 Sizes and names of tests are the reference's: ``test_LIBRARY_NAME`` here and its ``test_NAME`` are one row of the table
 that a run ends with. A function ``LIBRARY_COMPONENT`` makes what a test measures, and the conformance tests take it,

@@ -73,12 +73,12 @@ def test_rlox_replay_push_batch(rlperf: Measure, transitions: int) -> None:
 
 
 def _log_probs(sequences: int, tokens: int) -> Any:
-    """Return log-probabilities of a policy and of what it began as."""
+    """Return log-probabilities of a policy and of its initial version."""
     return np.random.default_rng(0).normal(-2.0, 0.3, (2, sequences, tokens)).astype(np.float32)
 
 
 def _check_kl(log_probs: Any) -> Any:
-    """Return a check of estimates for each sequence against a float64 computation (Schulman 2020, k3)."""
+    """Return a check of each sequence's estimate against a float64 computation (Schulman 2020, k3)."""
     policy, first = log_probs.astype(np.float64)
     ratio = first - policy
     expected = np.sum(np.exp(ratio) - ratio - 1, axis=1)

@@ -25,7 +25,7 @@ def sb3_replay(transitions: int) -> Any:
 
 
 def sb3_filled(buffer: Any) -> Any:
-    """Add transitions one by one: a buffer of one env takes no more."""
+    """Add transitions one by one: a buffer of one env takes only one at a time."""
     for obs, action, reward, next_obs, terminated in zip(*work.random_transitions(buffer.buffer_size), strict=True):
         buffer.add(obs[None], next_obs[None], action[None], reward[None], terminated[None], [{}])
     return buffer

@@ -135,12 +135,12 @@ def skrl_spaces() -> dict[str, Any]:
 
 
 def skrl_layers(given: str, width: int, activation: str) -> list[dict[str, Any]]:
-    """Return a network of two hidden layers, as model instantiators take it."""
+    """Return a network with two hidden layers, in the form that model instantiators take."""
     return [{"name": "net", "input": given, "layers": [width, width], "activations": activation}]
 
 
 def skrl_memory(count: int, num_envs: int = 1) -> Any:
-    """Return an empty memory of as many rows."""
+    """Return an empty memory with ``count`` rows."""
     from skrl.memories.torch import RandomMemory
 
     return RandomMemory(memory_size=count, num_envs=num_envs, device="cpu")

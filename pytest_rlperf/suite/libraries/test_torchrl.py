@@ -16,7 +16,7 @@ def torchrl_vecenv(num_envs: int, env_id: str = work.ENV_ID) -> Any:
 
 
 def torchrl_replay(transitions: int) -> Any:
-    """Return a full buffer; its storage is one tensor a key."""
+    """Return a full buffer; its storage has one tensor per key."""
     import torch
     from tensordict import TensorDict
     from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -43,7 +43,7 @@ def torchrl_ppo(num_envs: int, n_steps: int) -> Any:
 
 
 class TorchRLPPO:
-    """An agent composed of TorchRL's collector and loss, as its own example of PPO is."""
+    """An agent composed of TorchRL's collector and loss, like TorchRL's own PPO example."""
 
     def __init__(self, num_envs: int, n_steps: int) -> None:
         import torch
@@ -56,7 +56,7 @@ class TorchRLPPO:
         self.optimizer = torch.optim.Adam(self.loss.parameters(), lr=3e-4)
 
     def collect(self, n_steps: int) -> Any:
-        """Return the next rollout, whose steps the collector has been told."""
+        """Return the next rollout; the collector already knows its number of steps."""
         return next(self.rollouts)
 
     def update(self, rollout: Any) -> None:
@@ -79,7 +79,7 @@ def torchrl_ppo_update(num_envs: int, n_steps: int) -> Any:
 
 
 def torchrl_actor_critic(env: Any) -> tuple[Any, Any]:
-    """Return a policy of Gaussians, and a network of values."""
+    """Return a Gaussian policy and a value network."""
     from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
     from torch import nn
     from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
@@ -97,7 +97,7 @@ def torchrl_actor_critic(env: Any) -> tuple[Any, Any]:
 
 
 def torchrl_collector(env: Any, actor: Any, critic: Any, frames: int) -> Any:
-    """Return a collector of rollouts of as many frames, with their advantages."""
+    """Return a collector of rollouts with ``frames`` frames and their advantages."""
     from torchrl.collectors import Collector
     from torchrl.objectives.value import GAE
 
@@ -112,7 +112,7 @@ def torchrl_collector(env: Any, actor: Any, critic: Any, frames: int) -> Any:
 
 
 class TorchRLSAC:
-    """An agent composed of TorchRL's loss, buffer and target updater, as its own example of SAC is."""
+    """An agent composed of TorchRL's loss, buffer and target updater, like TorchRL's own SAC example."""
 
     def __init__(self, transitions: int) -> None:
         import torch
@@ -140,7 +140,7 @@ class TorchRLSAC:
 
 
 def torchrl_actor() -> Any:
-    """Return a policy of squashed Gaussians."""
+    """Return a squashed Gaussian policy."""
     from tensordict.nn import NormalParamExtractor, TensorDictModule
     from torch import nn
     from torchrl.data import Bounded
@@ -159,7 +159,7 @@ def torchrl_actor() -> Any:
 
 
 def torchrl_critic() -> Any:
-    """Return a network of Q-values."""
+    """Return a Q-network."""
     from torch import nn
     from torchrl.modules import MLP, ValueOperator
 
