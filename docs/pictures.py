@@ -156,7 +156,6 @@ def draw_history(directory: Path) -> None:
         project.run("pytest", "--rlperf-save-baseline", "-o", "rlperf_reach=off", "-k", "1000]")
         project.commit("Store a baseline")
     project.run("rlperf", "history", f"--html={page.name}")
-    page.write_text(page.read_text(encoding="utf-8").replace(str(directory), "sac"), encoding="utf-8")
     draw_page(IMAGES / "history.png", page, 1000, 700)
 
 
