@@ -1,4 +1,4 @@
-"""What the tests take, by file: a plugin, for ``python -m pytest -p benchmarks.durations -n 3 --dist loadfile``.
+"""What the tests take, by file: a plugin, for ``python -m pytest -p benchmarks.durations -n 4 --dist loadfile``.
 
 Processor time is that of a test's process and of the children that it waited for, which other work on the machine
 changes little. What tests share counts for the first of them.

@@ -44,7 +44,7 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 @pytest.fixture(autouse=True, scope="session")
 def _runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have what a test starts be no part of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
+    """Have what a test starts be no part of the run that `pytest -n 4` distributes, nor of a job of GitHub's.
 
     A measured run loads this file, too, and does belong to its job, whose summary it writes. Sides are kept outside of
     projects, which pytester makes the user's home.
@@ -70,18 +70,20 @@ def _older_objects_frozen() -> None:
     gc.freeze()
 
 
-# The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
+# The files that take longest, by their processor time: `pytest -n 4 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
+    "test_live.py",
     "test_workers.py",
     "test_init.py",
-    "test_live.py",
+    "test_leftovers.py",
     "test_reliability.py",
     "test_sides_cases.py",
     "test_reach_cases.py",
     "test_lifecycle.py",
     "test_mistakes.py",
     "test_bisection.py",
+    "test_allocated_lines.py",
     "test_sides_layouts.py",
     "test_sides_git.py",
     "test_live_judge.py",
@@ -91,6 +93,8 @@ LONGEST = (
     "test_benchmark_suites.py",
     "test_counters_run.py",
     "test_engine.py",
+    "test_compiles.py",
+    "test_placement.py",
     "test_shards.py",
     "test_examples.py",
     "test_observation.py",

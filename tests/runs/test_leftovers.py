@@ -306,6 +306,7 @@ def neighbour() -> Iterator[None]:
 
 
 @needs_place
+@pytest.mark.slow
 def test_blocks_of_another_program_are_neither_a_tests_nor_removed(tmp_path: Path) -> None:
     """Nothing is said of head, whose own blocks are unlinked, and what the other program has made stays."""
     example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})

@@ -574,6 +574,7 @@ LATE = """
     """
 
 
+@pytest.mark.slow
 def test_a_cost_that_begins_late_is_in_a_call_of_a_whole_episode(tmp_path: Path) -> None:
     """The page's example finds it, by what a call does more."""
     (test,) = re.findall(r"(?ms)^## Whole episodes$.*?^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"))
