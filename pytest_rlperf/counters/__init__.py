@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps
-from pytest_rlperf.counters.compiled import frames_compiled
+from pytest_rlperf.counters.compiled import graphs_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, as_usual, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
@@ -41,7 +41,7 @@ def tally(
     with quiet(), undisturbed():
         calls = (MonitoredCalls if sys.version_info >= (3, 12) else Calls)(watched)
         is_counted = passes.run(calls)
-        if calls.ran_compiled or (not is_counted and frames_compiled()):
+        if calls.ran_compiled or (not is_counted and graphs_compiled()):
             passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")
         else:
             passes.run(Operations())

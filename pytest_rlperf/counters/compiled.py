@@ -22,7 +22,7 @@ class Programs:
         self._told = 0  # by libraries that tell of each program
         self._last: deque[Compiled] = deque(maxlen=_KEPT)
         self._listens: set[str] = set()
-        self._frames = frames_compiled()
+        self._graphs = graphs_compiled()
         self.count()
 
     def count(self) -> int:
@@ -31,7 +31,7 @@ class Programs:
             if module in sys.modules and module not in self._listens:
                 self._listens.add(module)
                 listen(sys.modules[module])
-        return self._told + frames_compiled() - self._frames
+        return self._told + graphs_compiled() - self._graphs
 
     def last(self) -> list[Compiled]:
         """Return the last program of each function, the latest first."""
@@ -70,10 +70,13 @@ class Programs:
         self._last.append(Compiled(function, inputs, before))
 
 
-def frames_compiled() -> int:
-    """Return how many frames torch.compile has compiled so far; 0 if it is not loaded."""
+def graphs_compiled() -> int:
+    """Return how many graphs torch.compile has compiled so far; 0 if it is not loaded.
+
+    Its count of frames has those of other code as well, such as a callback of the garbage collector that runs within.
+    """
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 
 
 def _of_torch() -> list[Compiled]:

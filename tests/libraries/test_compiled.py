@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -32,8 +33,9 @@ def test_of_numba() -> None:
 
 
 def test_of_torch() -> None:
-    """With what its guards say where it was compiled before."""
+    """With what its guards say where it was compiled before; what the collector runs within is no program of a call."""
     torch = pytest.importorskip("torch")
+    usual, note = gc.get_threshold(), lambda phase, _: len(phase)
 
     def doubled_here(rows: Any) -> Any:
         return rows + rows
@@ -41,8 +43,14 @@ def test_of_torch() -> None:
     torch._dynamo.reset()
     programs = Programs()
     compiled = torch.compile(doubled_here, backend="eager", dynamic=False)
-    for size in (3, 4):
-        compiled(torch.ones(size))
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    try:
+        for size in (3, 4):
+            compiled(torch.ones(size))
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(note)
     assert programs.count() == 2
     last = next(each for each in programs.last() if each.function == "doubled_here")
     assert "size mismatch" in last.why
