@@ -204,8 +204,7 @@ class Leftovers:
         """Return what comes in a turn, and in a pause of equal length before or after it."""
         __tracebackhide__ = True
         if os.urandom(1)[0] % 2:
-            turn, _ = self._turn(worker), None
-            return turn, self._pause()
+            return self._turn(worker), self._pause()
         pause = self._pause()
         return self._turn(worker), pause
 

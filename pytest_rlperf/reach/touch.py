@@ -113,11 +113,11 @@ class Change:
         for name in sorted(reads.differing):
             file = self._in_tree(name)
             for places in places_of(self._sides, name):
-                is_data = name in data
-                has_run = any(places[side] in each.functions for side, each in enumerate((base, head)))
-                if name.endswith(".py") and (has_run or not is_data):  # runpy reads what it runs, as others read data
+                is_source, is_data = name.endswith(".py"), name in data
+                has_run = any(place in each.functions for place, each in zip(places, (base, head), strict=True))
+                if is_source and (has_run or not is_data):  # runpy reads what it runs, as others read data
                     found |= self._reached_in(file, places, base, head)
-                if (is_data or not name.endswith(".py")) and not _is_version(*places):
+                if (is_data or not is_source) and not _is_version(*places):
                     found |= Reached((ChangedPart(Kind.FILE, file),))
         return found
 
@@ -151,9 +151,9 @@ class Change:
 
         If nothing was counted, nothing is known about entries.
         """
-        shown = [*parts]
-        named = {part.file for part in shown if part.kind is not Kind.FILE}
-        shown = [part for part in shown if part.kind is not Kind.FILE or part.file not in named]
+        parts = tuple(parts)
+        named = {part.file for part in parts if part.kind is not Kind.FILE}  # which say more than that it was read
+        shown = [part for part in parts if part.kind is not Kind.FILE or part.file not in named]
         found = [self._counted(part, base, head) if base and head else Touched(part) for part in shown]
         return tuple(sorted(found, key=lambda each: (each.part.kind is not Kind.FUNCTION, -each.more, -each.busiest)))
 

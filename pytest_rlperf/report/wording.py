@@ -850,12 +850,8 @@ def _note(note: notes.Note) -> str:
 
 def _named(keys: Sequence[str]) -> str:
     """Return the names of tests, only the first few if there are many."""
-    return _first_few([test_name(key) for key in keys])
-
-
-def _first_few(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _NAMED_MOST} more"] if len(names) > _NAMED_MOST else []
-    return ", ".join([*names[:_NAMED_MOST], *more])
+    more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
+    return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
 
 
 def _measured_fresh(keys: Sequence[str], why: str) -> str:
