@@ -98,7 +98,7 @@ def _latest(tests: list[str]) -> str:
     directory = Path.cwd()
     path = latest_run(directory)
     if path is None:
-        missing = f"{tests[0]} is no file, and " if tests else ""
+        missing = f"{tests[0]} is not a file, and " if tests else ""
         raise UsageError(
             f"{missing}pytest's cache has no run, in {directory} or above: run `pytest --rlperf` there first, "
             "or name a file that --rlperf-json wrote"
@@ -113,7 +113,7 @@ def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> N
     from pytest_rlperf.writing import OutputError, write_file
 
     if not isinstance(recorded, RunFile):
-        raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
+        raise UsageError(f"--html shows verdicts, and {path} has none: leave it out, or name a run")
     try:
         check_html(page, "--html")
         write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
@@ -138,7 +138,7 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     from pytest_rlperf.report.tables import verdict_table
 
     if not isinstance(recorded, RunFile):
-        raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
+        raise UsageError(f"--format={form} shows verdicts, and {path} has none: leave it out, or name a run")
     outcomes = [recorded.tests[key] for key in keys]
     if form == "pytest-benchmark":
         from pytest_rlperf.report.exports import benchmark_document
@@ -358,5 +358,5 @@ def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Se
 
 
 HISTORY = Command(
-    "history", "Show the course of tests over commits, and the changes in it.", _add_history_arguments, _run_history
+    "history", "Show how the times of tests have changed over commits.", _add_history_arguments, _run_history
 )

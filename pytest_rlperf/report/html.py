@@ -188,7 +188,7 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
         span = f"{live.base_commit[:_DIGITS]}..{head[:_DIGITS]}"
         yield "Find the commit that made it slower", f"rlperf bisect {span} {name}"
     if outcome.baseline is not None:
-        yield "Show its course over commits", f"rlperf history --html history.html {name}"
+        yield "Show its history over commits", f"rlperf history --html history.html {name}"
 
 
 def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:

@@ -446,7 +446,7 @@ _GAUGE_COLUMNS = (
     Column("set", priority=2),
 )
 _PARALLEL = "∥"
-_NOTE_PARALLEL = f"{_PARALLEL} ran beside the path above it, and is no part of its time"
+_NOTE_PARALLEL = f"{_PARALLEL} ran in parallel with the path above it, and is not part of its time"
 _NOTE_WHOLE = "as some totals are less than their parts: they are no sums"
 _LONGEST_COUNT = 999_999
 

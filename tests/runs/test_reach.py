@@ -176,7 +176,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     (note,) = run.notes("no test of this run runs")
     assert "ppo.py:4 the body of the module" in note
     assert "run.py:4 the body of the module as a program" in note
-    assert len(run.notes("something may run a changed function unseen")) == 1
+    assert len(run.notes("a changed function may run without being observed")) == 1
 
 
 def test_a_script_that_a_test_runs_as_a_program_is_not_named(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_sixty_tests_are_all_there_the_slower_ones_first() -> None:
         (Status.SLOWER, BASE, False, ["Measure it again", "Find the commit that made it slower"]),
         (Status.SLOWER, HEAD, False, ["Measure it again"]),
         (Status.SLOWER, None, False, ["Measure it again"]),
-        (Status.SLOWER, None, True, ["Measure it again", "Show its course over commits"]),
+        (Status.SLOWER, None, True, ["Measure it again", "Show its history over commits"]),
         (Status.SAME, BASE, True, ["Measure it again"]),
     ],
 )
