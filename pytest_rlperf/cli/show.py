@@ -65,7 +65,7 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         help="print a table as text (the default) or markdown, the job summary, or pytest-benchmark's JSON, such as "
         "--format=github",
     )
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a run's report, such as report.html")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a run's report instead, such as report.html")
     parser.epilog = "For example: rlperf show --html report.html run.json"
 
 
@@ -76,11 +76,13 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     keys = chosen(results_of(recorded), tests)
     if arguments.html is not None:
         _write_page(arguments.html, recorded, keys, path)
-    if arguments.format == _FORMATS[0]:
+    if arguments.format != _FORMATS[0]:
+        print_text(_formatted(recorded, keys, arguments.format, path))
+    elif arguments.html is not None:
+        print_text(_wrote(arguments.html))
+    else:
         title = "" if path == file else f"{shown(path)}:\n\n"
         print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or bool(tests)))
-    else:
-        print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
 
@@ -119,6 +121,11 @@ def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> N
         write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
     except OutputError as error:
         raise UsageError(str(error)) from None
+
+
+def _wrote(page: Path) -> str:
+    """Return the line that names a page, in place of the text for a terminal."""
+    return f"wrote {shown(str(page))}\n"
 
 
 def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
@@ -299,7 +306,9 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR/NAME",
         help="the baseline to show, such as perf/nightly (default: baselines/default)",
     )
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page with plots, such as history.html")
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT", help="write a page with plots instead, such as history.html"
+    )
     parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
@@ -320,7 +329,7 @@ def _run_history(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
             write_file("--html", arguments.html, render_history_page(report))
     except (OutputError, SideError) as error:
         raise UsageError(str(error)) from None
-    print_text(render_history(report))
+    print_text(render_history(report) if arguments.html is None else _wrote(arguments.html))
     return Exit.NOTHING_SLOWER
 
 

@@ -102,8 +102,9 @@ def test_an_annotation_stands_at_the_changed_line(changed: tuple[Run, Path]) -> 
 
 
 def test_a_page_has_the_function_on_both_sides(changed: tuple[Run, Path]) -> None:
-    """Folded, beside each other."""
-    _, page = changed
+    """Folded, beside each other; the run names the page."""
+    run, page = changed
+    assert f"wrote {page}" in run.out.splitlines()
     text = page.read_text(encoding="utf-8")
     assert "<summary>lib.py:8 Buffer.sample</summary>" in text
     assert text.count("<details class=difference>") == 1
