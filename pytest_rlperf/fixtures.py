@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 ENGINE: pytest.StashKey[Callable[[Workload, pytest.Item], Result]] = pytest.StashKey()
-"""What takes a fixture's workload and its test, measures it here or on a run's orders, and returns the result."""
+"""The function that measures a fixture's workload in its test, here or on a run's orders, and returns the result."""
 
 _CALLED = pytest.StashKey[bool]()  # whether a test has measured its component
 

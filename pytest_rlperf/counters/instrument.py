@@ -51,7 +51,7 @@ NAMES: Mapping[str, str] = {
     "copies_to_device": "copies from the host to a device",
     "copies_to_host": "copies from a device to the host, `item()` included",
     "pageable_copies": "copies between host and device whose host memory was not pinned",
-    "kernels": "kernels launched on the device",
+    "kernels": "GPU kernels launched on the device",
     "device_allocations": "requests for the device's memory",
     "device_peak_bytes": "peak of the device's memory, above its level at the start",
     "graphs": "graphs of torch.compile that ran",

@@ -56,7 +56,7 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
         return Forward({name: target})
     raise ProbeError(
         f"phase {name!r}: expected a Python method or function, or a PyTorch module, not "
-        f"{type(target).__qualname__}: name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
+        f"{type(target).__qualname__}: give its path instead, such as 'buffer.sample' or 'module:function'"
     )
 
 

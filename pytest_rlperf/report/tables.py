@@ -447,7 +447,7 @@ _GAUGE_COLUMNS = (
 )
 _PARALLEL = "∥"
 _NOTE_PARALLEL = f"{_PARALLEL} ran in parallel with the path above it, and is not part of its time"
-_NOTE_WHOLE = "as some totals are less than their parts: they are no sums"
+_NOTE_WHOLE = "because some totals are smaller than their parts, and so are not sums"
 _LONGEST_COUNT = 999_999
 
 

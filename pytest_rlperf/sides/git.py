@@ -470,7 +470,7 @@ _LONGEST_TRAILER = 1000  # characters: the expressions below try every split of 
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>(?!why\Z)\S.*)")
 # The pattern has no blanks, so that no misspelt time reads as counts.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=|why\Z)(?P<reason>\S.*)")
-_FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
+_FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or only for counts '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 
 
