@@ -264,7 +264,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain_part(path: str, value: bool | float | str) -> OutputPart:
-    is_number = not isinstance(value, str) and abs(value) < sys.float_info.max  # nor infinite or no number
+    is_number = not isinstance(value, str) and abs(value) < sys.float_info.max  # and neither infinite nor NaN
     return OutputPart(path, type(value).__name__, repr(value)[:200], (float(value),) if is_number else ())
 
 

@@ -156,7 +156,7 @@ class Verdict:
 
     @property
     def left(self) -> tuple[Finding, ...]:
-        """The findings that fail the test by what calls leave or compile, of which its time says nothing."""
+        """The findings that fail the test because of what calls leave or compile, which their time does not show."""
         return tuple(each for each in self.findings if each.gates and each.kind in _LEFT)
 
     @property

@@ -87,6 +87,19 @@ def test_a_slower_test_says_how_to_find_its_commit(
     assert (f"<code>{search}</code>" in whole(page)) == (effects[1:2] == ["Find the commit that made it slower"])
 
 
+def test_a_narrow_window_leaves_columns_out_as_a_terminal_does() -> None:
+    """The less a column matters, the wider the window that it needs; tests, verdicts and changes always stay."""
+    page = render(compared("t.py::test_a"), compared("t.py::test_b"))
+    (head,) = re.findall("<thead><tr>(.*?)</tr>", page)[:1]
+    titles = re.findall(r"<th[^>]*>([^<]+)", head)
+    hides = re.findall(r"max-width: ([\d.]+)rem\) { #verdict-table :is\(th, td\):nth-child\((\d+)\)", page)
+    widths = {titles[int(number) - 1]: float(width) for width, number in hides}
+    assert titles[:3] == ["test", "verdict", "change 99 % CI"]
+    assert list(widths) == ["median", "baseline", "items/s"]
+    assert sorted(widths.values()) == list(widths.values())
+    assert not {*titles[:3]} & {*widths}
+
+
 def test_the_page_loads_nothing() -> None:
     """No element names another file or host, and the browser is told to fetch none."""
     page = render(compared("t.py::test_a"))
