@@ -307,8 +307,8 @@ def test_what_modules_draw_while_they_are_imported_is_alike(
     more = """
     import os
     import random
+    import torch  # imports NumPy
     import numpy
-    import torch
 
     WEIGHTS = random.random(), float(numpy.random.random()), float(torch.rand(1))
     with open(os.environ["DRAWN"], "a") as file:
