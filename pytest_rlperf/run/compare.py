@@ -26,7 +26,7 @@ from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
-from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
+from pytest_rlperf.run.pairs import OpenPair, Pairs, PairsTaken
 from pytest_rlperf.run.results import PairsMeasured, contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
@@ -65,7 +65,7 @@ class LiveComparison:
         UnpairedError if there is nothing to measure, or if the work differs between the sides. SideError if a side has
         the other side's code. RetryFreshError if new interpreters should measure.
         """
-        taken = yield from take_pairs(self._test, self._open, history)
+        taken = yield from Pairs(self._test, self._open, history).take()
         taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)

@@ -64,17 +64,6 @@ class PairsTaken(NamedTuple):
     rare_calls: RareCalls | None
 
 
-def take_pairs(
-    test: OpenTest, open_pair: OpenNext, history: PairSpread | None = None, slowed: wire.Slowdown | None = None
-) -> Steps[PairsTaken]:
-    """Take pairs of a test, and judge them in order after each one, until there is a verdict.
-
-    The first pair shows what the others need; then several are taken at once, each in its own lane. The head is
-    ``slowed`` by the same number of steps in every pair: otherwise pairs would differ by the errors of sizing.
-    """
-    return (yield from _Pairs(test, open_pair, history, slowed).take())
-
-
 class _WarmPair(NamedTuple):
     """A warm pair and its lane, which ``has`` gives back; ``share_s`` is its part of the test's time.
 
@@ -90,11 +79,19 @@ class _WarmPair(NamedTuple):
     is_single: bool
 
 
-class _Pairs:
-    """The pairs of one test so far, and the facts that the first pair has shown."""
+class Pairs:
+    """The pairs of one test so far, and the facts that the first pair has shown.
+
+    The head is ``slowed`` by the same number of steps in every pair: otherwise pairs would differ by the errors of
+    sizing.
+    """
 
     def __init__(
-        self, test: OpenTest, open_pair: OpenNext, history: PairSpread | None, slowed: wire.Slowdown | None
+        self,
+        test: OpenTest,
+        open_pair: OpenNext,
+        history: PairSpread | None = None,
+        slowed: wire.Slowdown | None = None,
     ) -> None:
         test.ratio = None
         self._test = test
@@ -118,7 +115,10 @@ class _Pairs:
         self._calls = 0
 
     def take(self) -> Steps[PairsTaken]:
-        """Take pairs until there is a verdict; return the verdict with the figures of all pairs."""
+        """Take pairs, and judge them in order after each one, until there is a verdict; return it with all figures.
+
+        The first pair shows what the others need; then several are taken at once, each in its own lane.
+        """
         running: list[Job[None]] = []
         verdict: Verdict | None = None
         try:
