@@ -753,19 +753,11 @@ def answer(order: int, value: object) -> Answer:
     return Answer(order, msgspec.to_builtins(value, str_keys=True, enc_hook=str))
 
 
-def receive_from_worker(connection: Connection) -> FromWorker:
-    """Return a worker's next message; EOFError or OSError if it is gone, UnreadableError if it cannot be one."""
-    message: FromWorker = _received(connection, FromWorker)
-    return message
+def receive(connection: Connection, kinds: Any) -> Any:
+    """Return a process's next message of these kinds.
 
-
-def receive_from_driver(connection: Connection) -> FromDriver | Imported:
-    """Return the next message of a driver or a preload server; the errors are those of :func:`receive_from_worker`."""
-    message: FromDriver | Imported = _received(connection, FromDriver | Imported)
-    return message
-
-
-def _received(connection: Connection, kinds: Any) -> Any:
+    EOFError or OSError if the process is gone, UnreadableError if what it sends cannot be such a message.
+    """
     try:
         data = connection.recv_bytes(FRAME_MOST)
     except OSError as error:
@@ -789,16 +781,9 @@ def answer_to(order: Order[T], answer: Answer) -> T:
     return value
 
 
-def receive_order(connection: Connection) -> ToWorker:
-    """Wait for a worker's or a template's next message; EOFError or OSError when their driver is gone."""
-    message: ToWorker = msgspec.convert(loads(connection.recv_bytes()), ToWorker, str_keys=True)
-    return message
-
-
-def receive_driver_order(connection: Connection) -> ToDriver:
-    """Wait for a driver's next message; EOFError or OSError when the run is gone."""
-    message: ToDriver = msgspec.convert(loads(connection.recv_bytes()), ToDriver, str_keys=True)
-    return message
+def receive_order(connection: Connection, kinds: Any) -> Any:
+    """Wait for a message of these kinds from the process that gives orders; EOFError or OSError when it is gone."""
+    return msgspec.convert(loads(connection.recv_bytes()), kinds, str_keys=True)
 
 
 def _refuse_constant(name: str) -> None:

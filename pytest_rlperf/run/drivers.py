@@ -495,4 +495,4 @@ class Drivers:
             if found is not None:
                 return found
         needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
-        raise plain.gone(plain.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
+        raise plain.lost(f"what the tests import needs {needed}, which each side has to load for itself")

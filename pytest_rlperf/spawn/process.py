@@ -11,6 +11,7 @@ import subprocess
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -115,7 +116,7 @@ class Process:
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Send a message with the ends of connections that belong to it, which are closed here.
 
-        ProcessLostError if the process is gone.
+        The error is :meth:`lost` if the process is gone.
         """
         try:
             wire.send(self.connection, message)
@@ -133,12 +134,13 @@ class Process:
         A message that came in time is read even if this process looks for it later.
         """
         self._wait_readable(due_s, limit_s, hint)
-        return self.read()
+        message: wire.FromWorker = self.received(wire.FromWorker)
+        return message
 
-    def read(self) -> wire.FromWorker:
-        """Return the next message, which has begun to come."""
+    def received(self, kinds: Any) -> Any:
+        """Return the next message, of these kinds, which has begun to come."""
         try:
-            return wire.receive_from_worker(self.connection)
+            return wire.receive(self.connection, kinds)
         except BlockingIOError:
             error = wire.UnreadableError(f"the rest of a message did not come within {HALF_MESSAGE_S} s")
             raise self.unreadable(error) from None
@@ -148,11 +150,16 @@ class Process:
             raise self.lost(self.how_it_ended()) from None
 
     def _wait_readable(self, due_s: float, limit_s: float, hint: str) -> None:
-        """Wait for a message, or for the end of the process."""
+        """Wait for a message, or for the end of the process; tell the master from time to time that this goes on."""
         awaited = [self.connection] if self.master is None else [self.connection, self.master]
         while True:
-            self._tell_master()
             left_s = due_s - time.monotonic()
+            try:
+                if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
+                    self._told_s = time.monotonic()
+                    wire.send(self.master, wire.Waiting())
+            except OSError:
+                raise InterruptedWaitError from None
             try:
                 ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
             except (OSError, ValueError):
@@ -164,26 +171,17 @@ class Process:
             if left_s <= 0:
                 raise self.lost(self.abort("did not answer", limit_s, hint))
 
-    def _tell_master(self) -> None:
-        """Tell the master from time to time that this wait goes on."""
-        if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
-            self._told_s = time.monotonic()
-            try:
-                wire.send(self.master, wire.Waiting())
-            except OSError:
-                raise InterruptedWaitError from None
-
-    def unreadable(self, error: wire.UnreadableError) -> ProcessLostError:
+    def unreadable(self, error: wire.UnreadableError) -> Exception:
         """End a process whose messages cannot be read, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self.last_output()}")
 
-    def unexpected(self, message: object) -> ProcessLostError:
+    def unexpected(self, message: object) -> Exception:
         """End a process that sends a message other than the one that is due, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
 
-    def lost(self, text: str) -> ProcessLostError:
+    def lost(self, text: str) -> Exception:
         """Return the error of a process that is no longer of use."""
         return ProcessLostError(self, text)
 

@@ -228,9 +228,10 @@ class Engine:
         if self.connection.closed:
             _exit(1)
         try:
-            return wire.receive_order(self.connection)
+            order: wire.ToWorker = wire.receive_order(self.connection, wire.ToWorker)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
+        return order
 
     def _seed_loaded(self) -> None:
         """Seed NumPy's and PyTorch's global generators, each once per test, without importing either."""
