@@ -199,7 +199,14 @@ class PairDriver(Endpoint):
                 self.is_awaited = False
                 self.is_worn |= isinstance(message, wire.Stopped) and message.stop.done is None
                 self.end_if_useless()
-                return self._reply(message)
+                if isinstance(message, wire.Stopped):
+                    raise StoppedError(message.stop)
+                if isinstance(message, wire.Broken):
+                    raise BrokenError(message.text)
+                try:
+                    return Answered(wire.answer_to(self._pending, message))
+                except wire.UnreadableError as error:
+                    raise self.unreadable(error) from None
         return None
 
     def _read_end(self) -> None:
@@ -209,18 +216,6 @@ class PairDriver(Endpoint):
         except (EOFError, OSError):
             self.is_awaited = False
             self.end(FORCE_S)
-
-    def _reply(self, message: wire.Answer | wire.Stopped | wire.Broken) -> object:
-        match message:
-            case wire.Stopped(_, stop):
-                raise StoppedError(stop)
-            case wire.Broken(_, text):
-                raise BrokenError(text)
-            case wire.Answer():
-                try:
-                    return Answered(wire.answer_to(self._pending, message))
-                except wire.UnreadableError as error:
-                    raise self.unreadable(error) from None
 
     def give_back(self) -> None:
         """Let other tests use the driver, as its test is over or leaves it."""

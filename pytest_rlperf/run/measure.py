@@ -17,7 +17,6 @@ from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import MeasuredInDoubt, NotWatched, ShortOfTime, TextNote
 from pytest_rlperf.reach.reads import ElsewhereError, MisreadError, NothingLoadedError, StrayError, digests
-from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.conclusion import Measured, conclude, error_line, failure_of
@@ -41,31 +40,22 @@ class Measurement:
     """Measures and judges the tests of a run.
 
     ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes the base if it
-    can. ``solo`` has the workers that measure a test by itself, or against itself. It ``explains`` where the time of a
-    call goes, which takes a second, if any output shows it.
+    can: ``base_sides`` has the drivers by commits, or why there are none. ``solo`` has the workers that measure a test
+    by itself, or against itself. It ``explains`` where the time of a call goes, which takes a second, if any output
+    shows it.
     """
 
     run: RunState
     solo: Drivers
-    base_sides: BaseSides
+    base_sides: dict[str, Drivers | SideError]
     against: Drivers | None
     explains: bool
 
-    def measure(self, test: OpenTest, limit_s: float) -> Steps[None]:
-        """Measure a test for at most ``limit_s`` and let it end; an error that stops this is the test's error.
-
-        SideError if collecting the tests has loaded the other side's code: no test could be measured with its own code.
-        """
-        if limit_s < test.settings.max_time_s:
-            test.settings, test.is_short = replace(test.settings, max_time_s=limit_s), True
-        if not test.doubt:
-            yield from self.attempt(test)
-        if test.doubt:
-            test.begin_anew()
-            yield from self.attempt(test)
-
     def attempt(self, test: OpenTest, *, is_turn: bool = True) -> Steps[None]:
-        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared."""
+        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared.
+
+        An error that stops this is the test's error.
+        """
         with closing(test):
             try:
                 test.judged = yield from self._judged(test, is_turn=is_turn)
@@ -135,7 +125,7 @@ class Measurement:
                     raise
                 is_of_one = isinstance(error, MisreadError) and not error.concerns_all
                 if not is_of_one and not isinstance(error, NothingLoadedError):
-                    self.base_sides.give_up(commit, error)
+                    self.base_sides[commit] = error
                 obstacle = str(error)
             except StoppedError as stopped:
                 done, label = stopped.stop.done, drivers.sides.base.label
@@ -215,8 +205,7 @@ class Measurement:
 
     def _by_itself(self, test: OpenTest) -> Steps[Result]:
         """Measure the test by itself, with the machine to itself."""
-        held = yield from test.lane(whole=True)
-        test.keep(held)
+        test.machine = test.machine or (yield from test.lane(whole=True))
         test.show("starting workers")
         driver, called = yield from self._open_solo(test, _width(test))
         max_time_s, long = test.settings.max_time_s, self.run.baselines.uses_mean(test.key)
@@ -236,8 +225,10 @@ class Measurement:
         commit = self.run.baselines.commit_of(test.key)
         if self.against is not None or commit is None:
             return self.against, ""
+        drivers = self.base_sides[commit]
+        if isinstance(drivers, SideError):
+            return None, str(drivers)
         try:
-            drivers = self.base_sides.of_commit(commit)
             if not drivers.is_same_code:
                 yield from drivers.check_collected([test.key])
         except SideError as error:
