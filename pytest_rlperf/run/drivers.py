@@ -17,7 +17,7 @@ from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Endpoint, PairDriver, PreloadServer, StoppedError, ask
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Answered, Endpoint, PairDriver, PreloadServer, StoppedError
 from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, all_done, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
@@ -241,7 +241,8 @@ class Drivers:
             known.update(names)
         driver.is_worn = True  # until it is known whether the import was harmless
         try:
-            dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+            answered: Answered = yield from driver.give(wire.ImportAll(more), self._processes.start_limit_s)
+            dirty = answered.value
         except StoppedError:
             dirty = [name for names in more for name in names]
         driver.is_worn = bool(dirty or self.fresh)

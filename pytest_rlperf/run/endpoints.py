@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
@@ -20,7 +19,6 @@ from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process
 
-T = TypeVar("T")
 QUIT_LIMIT_S = 10.0
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
@@ -171,12 +169,16 @@ class PairDriver(Endpoint):
         """Return the file of each module that its templates, or their checked workers, have loaded."""
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
-    def give(self, order: wire.Order[Any]) -> None:
-        """Send an order, and cancel the one in progress."""
+    def give(self, order: wire.Order[Any], limit_s: float = 0.0) -> Reply:
+        """Send an order that may take about ``limit_s``, and cancel the one in progress.
+
+        The request that is returned waits for the answer, or for the error that prevents one.
+        """
         self._orders += 1
         self.send(order.numbered(self._orders))
         self._pending = order
         self.is_awaited = True
+        return Reply(self, limit_s + PATIENCE_S)
 
     def read(self) -> Any:
         """Return the value that answers the last order, or raise the error that prevented an answer."""
@@ -238,18 +240,10 @@ class PairDriver(Endpoint):
             self.is_awaited = True  # its end is noted
 
 
-@dataclass(frozen=True)
-class Answered(Generic[T]):
+class Answered(NamedTuple):
     """The value that answers an order, which may be None."""
 
-    value: T
-
-
-def ask(driver: PairDriver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
-    """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
-    driver.give(order)
-    answered: Answered[T] = yield from Reply(driver, limit_s + PATIENCE_S)
-    return answered.value
+    value: Any
 
 
 def _new_driver(settings: wire.DriverSettings, guardian: Guardian) -> tuple[subprocess.Popen[bytes], Connection]:

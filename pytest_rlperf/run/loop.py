@@ -201,20 +201,11 @@ class TestLoop:
         return OpenTest(result_key(item), settings, run.policy(settings), self.lanes, item.name, fresh=not forks)
 
     def _all(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Observe all tests, then measure and report them, first those that run the most of the change."""
-        if not self.run_state.settings.selfcheck:
-            yield from self._observed(tests, measurement)
-        ordered = sorted(tests, key=lambda test: test.weight)
-        for order, (test, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True)):
-            test.order, test.next_key = order, None if following is None else following.key
-            if test.is_over:
-                self._left.leave_out(test.key)
-        self._show_plan(ordered)
-        yield from self._in_order(session, ordered, measurement)
+        """Observe all tests, then measure and report them, first those that run the most of the change.
 
-    def _observed(self, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Observe as many tests at once as there are lanes."""
-        waiting, jobs = [*tests], list[Job[None]]()
+        As many tests are observed at once as there are lanes.
+        """
+        waiting, jobs = [] if self.run_state.settings.selfcheck else [*tests], list[Job[None]]()
         while waiting or jobs:
             while waiting and len(jobs) < self.lanes.room:
                 test = self._current = waiting.pop(0)
@@ -222,6 +213,13 @@ class TestLoop:
             for job in (yield from AnyOf(jobs)):
                 jobs.remove(job)
                 job.outcome()
+        ordered = sorted(tests, key=lambda test: test.weight)
+        for order, (test, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True)):
+            test.order, test.next_key = order, None if following is None else following.key
+            if test.is_over:
+                self._left.leave_out(test.key)
+        self._show_plan(ordered)
+        yield from self._in_order(session, ordered, measurement)
 
     def _in_order(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
         """Begin as many tests as there are lanes, and report each one once those before it are reported."""

@@ -16,7 +16,7 @@ from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.budget import Budget
-from pytest_rlperf.run.endpoints import DriverLostError, PairDriver, StoppedError, ask
+from pytest_rlperf.run.endpoints import Answered, DriverLostError, PairDriver, StoppedError
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
 
@@ -240,13 +240,14 @@ class OpenTest:
     def ask(self, driver: PairDriver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
         """Give an order to a driver that has the test open, and return the answer; StoppedError without one."""
         try:
-            answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
+            answered: Answered = yield from driver.give(order, 2 * (self.patience_s if limit_s is None else limit_s))
         except StoppedError as stopped:
             is_lost = isinstance(stopped, DriverLostError) or (stopped.stop.is_reporter and stopped.stop.done is None)
             self.is_reporter_lost |= is_lost and driver is self.reporter
             raise
         if isinstance(order, wire.CheckAll | wire.MeasureAlone):
             self.measures = self.measures or driver
+        answer: T = answered.value
         return answer
 
     def leave(self, driver: PairDriver) -> Steps[None]:

@@ -125,17 +125,14 @@ class Preparation:
             return pip_sides(parts, self._today_with, open_cache(self._top), self._on_step)
         return python_sides(parts[0], self._project, self._top, self._on_step)
 
-    def commit(self, sha: str, title: str = "commit") -> Sides:
-        """Return the comparison with a baseline's commit, which must be a full SHA in the local history.
-
-        Reports name the commit by ``title`` and its SHA.
-        """
+    def commit(self, sha: str) -> Sides:
+        """Return the comparison with a baseline's commit, which must be a full SHA in the local history."""
         if not self._repository.has_commit(sha):
             raise SideError(
-                f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
+                f"commit {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
                 "git fetch may bring it (in CI: fetch-depth: 0)"
             )
-        return self._compared(self._checked_out(sha, f"{title} {short(sha)}"), sha)
+        return self._compared(self._checked_out(sha, f"commit {short(sha)}"), sha)
 
     def alone(self) -> Sides:
         """Return today's tree as both sides, to be measured only: a copy, or the tree itself if none can be made."""
