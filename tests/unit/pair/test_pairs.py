@@ -190,7 +190,7 @@ class World:
         """Take the slices of a pair."""
         cpu = None if self.first_cpu is None or not warm.is_single else self.first_cpu + warm.number
         taken = warm.pair.take(TakePair(cpu, warm.share_s, times.enough_error, reads=True))
-        times.add(warm.number, warm.share_s, replace(taken.pair, setup_s=self.setup_s), taken.traced, taken.rounds)
+        times.add(warm.number, warm.share_s, structs.replace(taken, pair=replace(taken.pair, setup_s=self.setup_s)))
 
     def turns(self) -> list[str]:
         """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
