@@ -589,14 +589,14 @@ class EndIdle(Order[list[float]], frozen=True):
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The figures of one side by itself, its workers' resources over time, their counts, and their rounds."""
+    """The figures of one side, its workers' resources over time, their counts, and their rounds."""
 
     workers: list[WorkerRecord]
     phases: list[Phase]
     traced_call_s: float
     notes: list[str]
-    usages: list[list[Usage]]
-    tallies: list[Tally]
+    usages: list[list[Usage]] = []
+    tallies: list[Tally] = []
     rounds: list[Rounds | None] = []
 
 
@@ -733,19 +733,9 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(str(value))
 
 
-def reported_of(fields: object) -> Reported:
-    """Return a report from the output of :func:`as_json`; ValueError for anything else."""
-    return msgspec.convert(fields, Reported)
-
-
-def start_of(settings: dict[str, Any]) -> Start:
-    """Return a template's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, Start)
-
-
-def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
-    """Return a driver's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, DriverSettings)
+def from_json(fields: object, kind: type[T]) -> T:
+    """Return the message or the settings from the output of :func:`as_json`; ValueError for anything else."""
+    return msgspec.convert(fields, kind)
 
 
 def answer(order: int, value: object) -> Answer:

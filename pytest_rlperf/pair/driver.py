@@ -244,7 +244,7 @@ def main(
     for number in (run.fileno(), pipe):
         if number >= 0:
             os.set_inheritable(number, False)
-    found = wire.driver_settings_of(loads(run.recv_bytes()) if settings is None else settings)
+    found = wire.from_json(loads(run.recv_bytes()) if settings is None else settings, wire.DriverSettings)
     guardian = Guardian.joined(found.run, found.scratch, pipe)
     copies: list[tuple[int, Connection] | None] = [(pid, limited(here)) for pid, here in begun]
     templates = [

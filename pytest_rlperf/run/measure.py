@@ -24,7 +24,7 @@ from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import BrokenError, PairDriver, RetryFreshError, StoppedError
 from pytest_rlperf.run.observation import observe
-from pytest_rlperf.run.results import SideMeasurement, make_result
+from pytest_rlperf.run.results import make_result
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.state import RunState
@@ -211,7 +211,7 @@ class Measurement:
         max_time_s, long = test.settings.max_time_s, self.run.baselines.uses_mean(test.key)
         order = wire.MeasureAlone(max_time_s, long, count_order(test.settings))
         alone = yield from test.ask(driver, order, max_time_s + WORKERS * test.patience_s)
-        result = make_result(test.key, called, SideMeasurement.alone(alone))
+        result = make_result(test.key, called, alone)
         return replace(result, counting=learn(alone.tallies), start=Start.FORKED if driver.forks else Start.FRESH)
 
     def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[PairDriver, wire.Called]]:

@@ -451,7 +451,7 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.start_of(settings)
+    start = wire.from_json(settings, wire.Start)
     observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
     recorder = FunctionRecorder() if start.shared.observes else None
     if forked:
