@@ -58,8 +58,8 @@ class Measurement:
         """
         with closing(test):
             try:
-                test.judged = yield from self._judged(test, is_turn=is_turn)
-                if test.judged is not None:
+                if is_turn or (yield from self._is_spared(test)):
+                    test.judged = yield from self._judged(test)
                     test.done = yield from test.conclude(test.judged.end)
             except Exception as error:
                 doubt = "" if test.fresh else _doubt_of(error)
@@ -67,10 +67,8 @@ class Measurement:
                 if not doubt:
                     yield from _give_up(test, error)
 
-    def _judged(self, test: OpenTest, *, is_turn: bool) -> Steps[Judged | None]:
-        """Return the results of a test; None before its turn if it has to be measured."""
-        if not is_turn and not (yield from self._is_spared(test)):
-            return None
+    def _judged(self, test: OpenTest) -> Steps[Judged]:
+        """Return the results of a test."""
         if self.run.settings.selfcheck:
             checked = yield from check_self(test, self.solo)
             return Judged(wire.Leave(checked.result), selfcheck=checked)
