@@ -56,7 +56,7 @@ def make_environment(
     ``without``, and the modules in ``hidden``.
     """
     try:
-        venv.EnvBuilder(symlinks=os.name == "posix", with_pip=False).create(directory)
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SideError(f"cannot make a virtual environment in {directory}: {error}") from None
     lines = [] if first is None else [str(first)]

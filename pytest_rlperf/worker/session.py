@@ -217,7 +217,7 @@ class Session:
         self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, self._is_certain, self._is_taken))
 
     def _text(self, text: str) -> str:
-        return self._engine.shown(_encodable(text))
+        return self._engine.shown(text.encode("utf-8", "backslashreplace").decode())
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name they ask for is missing: they cannot be compared with older code.
@@ -360,10 +360,6 @@ def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
     if kind is dict:
         return {_in_texts(key, change): _in_texts(member, change) for key, member in value.items()}
     return value
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _text(report: pytest.TestReport | None) -> str:
