@@ -118,21 +118,22 @@ class TestLoop:
             self.progress.clear()
             processes.start_closing(limit_s)
 
-    def close(self) -> str:
-        """End all processes that the run has started; return what went wrong, if anything.
+    def close(self) -> None:
+        """End all processes that the run has started, and show what went wrong, if anything.
 
         Call it after the reports: a summary is shown while processes still run the teardowns of tests.
         """
         if self._started is None:
-            return ""
+            return
         try:
             is_closed = self._started.close()
         except KeyboardInterrupt:  # nobody waits for teardowns any more
             self._started.start_closing(0.0)
             is_closed = self._started.close()
-        if is_closed:
-            return ""
-        return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if not is_closed and reporter is not None:
+            fault = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+            reporter.write_line(f"rlperf: {fault}")
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError if its code cannot be had."""

@@ -250,10 +250,11 @@ class OpenTest:
         answer: T = answered.value
         return answer
 
-    def leave(self, driver: PairDriver) -> Steps[None]:
-        """Let a driver's workers leave the test, as they have done their part."""
-        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_timeout_s)
+    def leave(self, driver: PairDriver, end: wire.Leave | None = None) -> Steps[wire.Done | None]:
+        """Let a driver's workers leave the test, as they have done their part; return how its reporter has ended it."""
+        done = yield from self.ask(driver, wire.LeaveAll(end or wire.Leave()), self.settings.setup_timeout_s)
         self._give_back(driver)
+        return done
 
     def forget_reporter(self) -> None:
         """Let the next driver that opens the test report it."""
@@ -264,9 +265,7 @@ class OpenTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_timeout_s)
-        self._give_back(self.reporter)
-        return done
+        return (yield from self.leave(self.reporter, leave))
 
     def abandon(self, *, but_reporter: bool = False) -> None:
         """Tell drivers to leave the test, without waiting for them."""
