@@ -346,4 +346,4 @@ class PairTimes:
             for worker, share in zip((records[0].base, records[0].head), idle_shares, strict=True)
         )
         records[0] = replace(records[0], base=base, head=head)
-        return PairsMeasured.of(records, [block for each in self._in_order() for block in each.traced])
+        return PairsMeasured(tuple(records), tuple(block for each in self._in_order() for block in each.traced))

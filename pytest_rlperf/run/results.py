@@ -19,26 +19,15 @@ from pytest_rlperf.report.wording import left_behind_text
 
 @dataclass(frozen=True)
 class PairsMeasured:
-    """The figures of all pairs: by pair, by side with phases as shares of a call, and in traced blocks."""
+    """The figures of all pairs: by pair, and in traced blocks."""
 
     pairs: tuple[PairRecord, ...]
-    base: wire.Alone
-    head: wire.Alone
     traced: tuple[Block, ...]
 
-    @classmethod
-    def of(cls, records: Sequence[PairRecord], traced: Sequence[Block]) -> PairsMeasured:
-        """Put the figures of pairs together."""
-        base, head = (
-            wire.Alone(
-                [getattr(record, side) for record in records],
-                list(typical_shares(slices)),
-                1.0 if slices else 0.0,
-                list(untraced(slices)),
-            )
-            for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
-        )
-        return cls(tuple(records), base, head, tuple(traced))
+    def of_side(self, side: str) -> wire.Alone:
+        """Return the figures of the base or of the head, with phases as shares of a call."""
+        workers, slices = [getattr(pair, side) for pair in self.pairs], slices_of(self.traced, side)
+        return wire.Alone(workers, list(typical_shares(slices)), 1.0 if slices else 0.0, list(untraced(slices)))
 
 
 def make_result(key: str, called: wire.Called, found: wire.Alone) -> Result:

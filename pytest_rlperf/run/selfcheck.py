@@ -44,7 +44,7 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
         slowed = wire.Slowdown(slowdown, None if slowdown else 0)
         taken = yield from Pairs(test, open_pair, slowed=slowed).take()
         assert test.called is not None
-        result = result or make_result(test.key, test.called, taken.measured.head)
+        result = result or make_result(test.key, test.called, taken.measured.of_side("head"))
         trials.append(SlowdownTrial(slowdown, taken.verdict, taken.measured.pairs, time.monotonic() - started_s))
     assert result is not None
     return Selfcheck(result, tuple(trials))

@@ -291,7 +291,7 @@ def test_traced_slices_are_not_counted() -> None:
         assert record.head.wall.call_s == pytest.approx(2e-3)
         assert record.head.slices == record.base.slices == record.blocks == world.turns()[index].count("H")
         assert record.head.collections == record.head.slices
-    for side in (measured.base, measured.head):
+    for side in (measured.of_side("base"), measured.of_side("head")):
         assert side.traced_call_s == 1.0
         assert {phase.path: phase.total_s for phase in side.phases} == pytest.approx({"work": 1.0})
 

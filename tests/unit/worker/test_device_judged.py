@@ -238,7 +238,7 @@ def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> 
             pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9, leftovers=nothing)
             pair.warm_up(wire.WarmAll(3.0))
             taken = pair.take(wire.TakePair(None, 3.0, 0.0, reads=True))
-            return PairsMeasured.of([taken.pair], taken.traced)
+            return PairsMeasured((taken.pair,), tuple(taken.traced))
         finally:
             base.meter.thaw()
             head.meter.thaw()
