@@ -272,6 +272,16 @@ def sets_a_variable(start: wire.Start) -> wire.Ready:
     return msgspec.structs.replace(collected(start), variables={**library_variables(), "OMP_WAIT": "1"})
 
 
+def test_what_base_has_collected_is_found_out_once(pool: Pool) -> None:
+    """Each test asks for it, before its turn and in it; another test may have the driver by then."""
+    pool.run(pool.drivers.check_collected(["test"]))
+    pool.lease(observes=True)
+    pool.run(pool.drivers.check_collected(["test"]))
+    with pytest.raises(SideError, match="none of the 1 measured tests"):
+        pool.run(pool.drivers.check_collected(["other"]))
+    assert len(pool.known.drivers) == 1
+
+
 @pytest.mark.parametrize(
     "known",
     [
