@@ -17,7 +17,7 @@ from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Answered, Endpoint, PairDriver, PreloadServer, StoppedError
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Answered, PairDriver, PreloadServer, StoppedError
 from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, all_done, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
@@ -64,7 +64,7 @@ class Processes:
         self._pools.append(pool)
         return pool
 
-    def awaited(self) -> Iterator[Endpoint]:
+    def awaited(self) -> Iterator[PairDriver | PreloadServer]:
         """Yield the processes that owe a reply."""
         return (each for pool in self._pools for each in pool.all() if each.alive and each.is_awaited)
 
@@ -86,7 +86,7 @@ class Processes:
             each.end(self._closing_s + FORCE_S if isinstance(each, PairDriver) else 0)
         return self.guardian.close()
 
-    def _alive(self) -> list[Endpoint]:
+    def _alive(self) -> list[PairDriver | PreloadServer]:
         return [each for pool in self._pools for each in pool.all() if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -147,7 +147,7 @@ class Drivers:
         """Whether both trees are equal."""
         return self.sides.changed is not None and not self.sides.changed
 
-    def all(self) -> list[Endpoint]:
+    def all(self) -> list[PairDriver | PreloadServer]:
         """Return every process that may be alive, drivers before preload servers."""
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]

@@ -65,7 +65,7 @@ class Process:
         self.name = name
         self.places = "", ""  # its tree, and the user's own tree, which texts name instead
         self.connection = connection
-        self.pid = 0
+        self.pid = self._sender = 0  # of its first message, while its number is not known
         self.scratch = scratch
         self.guardian = guardian
         self.started = started
@@ -97,14 +97,10 @@ class Process:
 
         ProcessLostError also if this run did not start the process with that number.
         """
-        pid, due_s = self.pid, time.monotonic() + _FORK_LIMIT_S
-        self._wait_readable(due_s, _FORK_LIMIT_S, _FORK_HINT)
-        if not pid:
-            with contextlib.suppress(OSError):  # what is read next says how the process ended
-                pid = sender_of(self.connection)
-        message = self.receive(due_s, _FORK_LIMIT_S, _FORK_HINT)
+        message = self.receive(time.monotonic() + _FORK_LIMIT_S, _FORK_LIMIT_S, _FORK_HINT)
         if not isinstance(message, wire.Started):
             raise self.unexpected(message)
+        pid = self.pid or self._sender
         if not self.guardian.owns(pid):
             self.end(0)
             raise self.lost(f"{self.name} is process {pid}, which this run did not start")
@@ -131,9 +127,30 @@ class Process:
     def receive(self, due_s: float, limit_s: float, hint: str) -> wire.FromWorker:
         """Return the next message; end a process that sends none until ``due_s``, after ``limit_s``.
 
-        A message that came in time is read even if this process looks for it later.
+        A message that came in time is read even if this process looks for it later. The master learns from time to time
+        that the wait goes on.
         """
-        self._wait_readable(due_s, limit_s, hint)
+        awaited = [self.connection] if self.master is None else [self.connection, self.master]
+        ready: list[Any] = []
+        while not ready:
+            left_s = due_s - time.monotonic()
+            try:
+                if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
+                    self._told_s = time.monotonic()
+                    wire.send(self.master, wire.Waiting())
+            except OSError:
+                raise InterruptedWaitError from None
+            try:
+                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
+            except (OSError, ValueError):
+                raise self.lost(self.how_it_ended()) from None
+            if not ready and left_s <= 0:
+                raise self.lost(self.abort("did not answer", limit_s, hint))
+        if self.master in ready:
+            raise InterruptedWaitError
+        if not (self.pid or self._sender):
+            with contextlib.suppress(OSError):  # what is read next says how the process ended
+                self._sender = sender_of(self.connection)
         message: wire.FromWorker = self.received(wire.FromWorker)
         return message
 
@@ -148,28 +165,6 @@ class Process:
             raise self.unreadable(error) from None
         except (EOFError, OSError):
             raise self.lost(self.how_it_ended()) from None
-
-    def _wait_readable(self, due_s: float, limit_s: float, hint: str) -> None:
-        """Wait for a message, or for the end of the process; tell the master from time to time that this goes on."""
-        awaited = [self.connection] if self.master is None else [self.connection, self.master]
-        while True:
-            left_s = due_s - time.monotonic()
-            try:
-                if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
-                    self._told_s = time.monotonic()
-                    wire.send(self.master, wire.Waiting())
-            except OSError:
-                raise InterruptedWaitError from None
-            try:
-                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
-            except (OSError, ValueError):
-                raise self.lost(self.how_it_ended()) from None
-            if self.master in ready:
-                raise InterruptedWaitError
-            if ready:
-                return
-            if left_s <= 0:
-                raise self.lost(self.abort("did not answer", limit_s, hint))
 
     def unreadable(self, error: wire.UnreadableError) -> Exception:
         """End a process whose messages cannot be read, and return the error."""
