@@ -738,11 +738,6 @@ def from_json(fields: object, kind: type[T]) -> T:
     return msgspec.convert(fields, kind)
 
 
-def answer(order: int, value: object) -> Answer:
-    """Return the answer to the order of this number."""
-    return Answer(order, msgspec.to_builtins(value, str_keys=True, enc_hook=str))
-
-
 def receive(connection: Connection, kinds: Any) -> Any:
     """Return a process's next message of these kinds.
 

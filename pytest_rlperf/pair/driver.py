@@ -77,7 +77,7 @@ class Driver:
                 self.end(order.limit_s)
                 return
             try:
-                message = wire.answer(order.number, self._carry_out(order))
+                message = wire.Answer(order.number, self._carry_out(order))
             except StoppedErrors as stopped:
                 message = wire.Stopped(order.number, self._stop(stopped))
             except InterruptedWaitError:  # by the order to leave, or to end

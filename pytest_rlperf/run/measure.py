@@ -245,11 +245,18 @@ class Measurement:
         return digests(driver.collected[-1].loaded.values())
 
     def _explained(self, test: OpenTest, outcome: Outcome) -> Steps[tuple[Outcome, list[TextNote]]]:
-        """Return the outcome with the shares of a call's time, and notes on traces that could not be written."""
+        """Return the outcome with the shares of a call's time, as one worker of the head sees them.
+
+        Also return notes on traces that could not be written.
+        """
         if self.explains:
-            outcome = yield from explain(test, outcome)
+            test.show("looking where the time goes")
+            assert test.measures is not None
+            found: wire.Explained = yield from test.ask(test.measures, wire.Relay(wire.Explain()))
+            notes = (*outcome.result.notes, *found.notes)
+            outcome = replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
         directory = test.settings.trace
-        return outcome, [] if directory is None else (yield from write_traces(test, directory))
+        return outcome, [] if directory is None else (yield from _write_traces(test, directory))
 
 
 def _width(test: OpenTest) -> int:
@@ -269,16 +276,7 @@ def _not_on_base(base_label: str, done: wire.Done) -> reasons.NotOnBase:
     return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing and not lacks, lacks=lacks)
 
 
-def explain(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
-    """Return the outcome with the shares of a call's time, as one worker of the head sees them."""
-    test.show("looking where the time goes")
-    assert test.measures is not None
-    found: wire.Explained = yield from test.ask(test.measures, wire.Relay(wire.Explain()))
-    notes = (*outcome.result.notes, *found.notes)
-    return replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
-
-
-def write_traces(test: OpenTest, directory: Path) -> Steps[list[TextNote]]:
+def _write_traces(test: OpenTest, directory: Path) -> Steps[list[TextNote]]:
     """Write the trace of one call for each side whose workers have the test open; return notes on what failed."""
     notes = []
     assert test.measures is not None
