@@ -31,7 +31,7 @@ _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one:
 _STRETCHES = 10  # of a pair: they show how evenly its expensive calls come
 
 _SIDES = ("base", "head")
-_Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
+_Slices = Mapping[int, NDArray[np.float64]]  # each slice's rounds, as multiples of the usual round; by its first call
 
 
 class _Found(NamedTuple):

@@ -132,7 +132,7 @@ class TestLoop:
             is_closed = self._started.close()
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if not is_closed and reporter is not None:
-            fault = "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+            fault = "the process that cleans up after tests did not answer, and was ended: was it stopped?"
             reporter.write_line(f"rlperf: {fault}")
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:

@@ -101,6 +101,10 @@ class Session:
         with (Path(self._start.own.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
 
+    def pytest_collectstart(self) -> None:
+        """Seed the random generators anew for each module: another module may be on one side alone."""
+        self._engine.seeds.begin_imports()
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep collection errors: they explain a missing test."""
         if report.failed:
@@ -171,7 +175,7 @@ class Session:
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
-        """Fork a copy of this process that goes on with orders of its own."""
+        """Fork a copy of this process, which takes its own orders."""
         descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():
@@ -460,6 +464,7 @@ def main(
     _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
+    engine.seeds.begin_imports()
     try:
         with without_version_control():
             config = _prepare(start)

@@ -299,6 +299,33 @@ def test_code_that_no_import_shows_at_first_is_measured(repository: Repository) 
     assert run.tests["test_twice"]["live"]["pairs"]
 
 
+@pytest.mark.parametrize("workers", ["auto", "fresh"])
+def test_what_modules_draw_while_they_are_imported_is_alike(
+    repository: Repository, tmp_path: Path, workers: str
+) -> None:
+    """Such as the weights of a policy: without a seed, each process would have other episodes."""
+    more = """
+    import os
+    import random
+    import numpy
+    import torch
+
+    WEIGHTS = random.random(), float(numpy.random.random()), float(torch.rand(1))
+    with open(os.environ["DRAWN"], "a") as file:
+        print(*WEIGHTS, file=file)
+    """
+    drawn = tmp_path / "drawn"
+    repository.library("base", more=more)
+    repository.commit()
+    repository.library("head", more=more)
+    run = repository.against("HEAD", "-k", "work", "-o", f"rlperf_workers={workers}", DRAWN=str(drawn))
+    assert run.statuses == {"test_work": "SAME"}
+    first, *measured = drawn.read_text().splitlines()  # the first is of the run's own process, which has no seed
+    assert len(measured) >= 4
+    assert first not in measured
+    assert len(set(measured)) <= 2  # one driver has another seed
+
+
 @pytest.mark.slow  # test_reach_cases has children of many kinds, test_observation those before the call
 def test_code_that_only_child_processes_ran_is_measured(repository: Repository) -> None:
     """Nobody sees what a child process loads, least of all one that has ended."""

@@ -111,7 +111,7 @@ def test_generators_are_seeded_once_a_test(
             patch.delitem(sys.modules, "numpy.random")
             patch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
             engine.begin(1001)
-            engine._seed_loaded()
+            engine.seeds.seed_loaded()
         assert seeds == [1001]
         assert random.random() == random.Random(1001).random()
         monkeypatch.delitem(sys.modules, "torch", raising=False)
