@@ -225,9 +225,10 @@ class Engine:
         if self.connection.closed:
             _exit(1)
         try:
-            return wire.receive_order(self.connection)
+            order: wire.ToWorker = wire.receive_order(self.connection, wire.ToWorker)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
+        return order
 
 
 def _call_until_settled(

@@ -224,7 +224,7 @@ class Session:
         self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, self._is_certain, self._is_taken))
 
     def _text(self, text: str) -> str:
-        return self._engine.shown(_encodable(text))
+        return self._engine.shown(text.encode("utf-8", "backslashreplace").decode())
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name they ask for is missing: they cannot be compared with older code.
@@ -369,10 +369,6 @@ def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _text(report: pytest.TestReport | None) -> str:
     if report is None:
         return ""
@@ -458,7 +454,7 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.start_of(settings)
+    start = wire.from_json(settings, wire.Start)
     observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
     recorder = FunctionRecorder() if start.shared.observes else None
     if forked:
