@@ -80,8 +80,8 @@ def modules_alike(
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    # The run may have loaded it before the tests do.
-    arrays = ["numpy"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
+    # Each template seeds its generator, which loads the second.
+    arrays = ["numpy", "numpy.random"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
 
 
