@@ -122,7 +122,7 @@ def _part(data: bytes | msgspec.Raw, type_: type[_T], place: str) -> _T:
 def _check_version(version: int) -> None:
     """Raise NewerFormatError or FormatError for an unknown version."""
     if version < SCHEMA:
-        raise FormatError(f"$.schema is {version}, and {SCHEMA} is the earliest that is read")
+        raise FormatError(f"$.schema is {version}, but {SCHEMA} is the earliest version that can be read")
     if version > SCHEMA:
         raise NewerFormatError(
             f"has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"

@@ -37,12 +37,12 @@ def thunk_workload(
         raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
     for name, function in (("setup", setup), ("check", check)):
         if function is not None and not callable(function):
-            raise ComponentError(f"{name}={function!r}: a callable, not {type(function).__qualname__}")
+            raise ComponentError(f"{name}={function!r}: expected a callable, not {type(function).__qualname__}")
     check_takes("rlperf calls fn without arguments", fn, (), "rlperf(lambda: fn(…))")
     if check is not None:
         check_takes("check is called with what fn returned", check, (None,), "check=lambda output: …")
     if not isinstance(unit, str):
-        raise ComponentError(f"unit={unit!r}: what is counted, as text")
+        raise ComponentError(f"unit={unit!r}: expected text, the name of what is counted")
     check_items(items)
 
     def run_check() -> object:

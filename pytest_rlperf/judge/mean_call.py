@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # a run whose tests have one process each needs no arrays
     import numpy as np
     from numpy.typing import NDArray
 
-    _Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
+    # Each slice's rounds, as multiples of the usual round; by its first call.
+    _Slices = Mapping[int, NDArray[np.float64]]
 
 _DEAR = 1.1  # times the usual round: noise at the same call of several processes is rarely as large
 _CUT = 1.5  # times the least time of the same round in those processes

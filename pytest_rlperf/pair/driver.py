@@ -1,4 +1,4 @@
-"""The program of a driver: it has the workers of one test take turns, and sends the results to the run.
+"""The program of a driver: it lets the workers of one test take turns, and sends the results to the run.
 
 The driver and its templates are copies of the preload server, or they are all new interpreters. Its code for an order
 blocks. While it waits for a worker, it listens to the run: the next order, such as the order to leave the test,

@@ -39,7 +39,7 @@ class LeftEarlyError(Exception):
 
 
 StoppedErrors = (ProcessLostError, LeftEarlyError)
-"""What keeps a worker from going on with its test: its process was lost, or the test ended there."""
+"""The errors that keep a worker from going on with its test: its process was lost, or the test ended there."""
 
 
 class Template(Process):

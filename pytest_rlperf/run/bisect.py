@@ -153,7 +153,7 @@ class BisectRun(MeasuredRun):
         if not self._found:
             raise SideError(
                 f"no test is SLOWER on {last.title} against {first.title}: name another range, or allow more "
-                "rlperf_pairs where one is UNDECIDED"
+                "rlperf_pairs if one is UNDECIDED"
             )
         session.items[:] = [item for item in session.items if result_key(item) in self._found]
         self._tests = list(self._found)

@@ -30,7 +30,7 @@ PAIR_NAMES = ("base worker", "head worker")
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' prefixes
-_ASKED_FOR = "new interpreters are asked for"
+_ASKED_FOR = "new interpreters were requested"
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
 
 
@@ -172,7 +172,7 @@ class Drivers:
             hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
             raise SideError(
                 f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
-                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+                f"nothing to compare with{hint}:\n{first.errors or 'it has no test of the same name'}"
                 f"{see('comparing.md#live-comparisons')}"
             )
 

@@ -96,7 +96,7 @@ class MeasuredRun:
         store = self._run.baselines.store
         if not settings.save and store.name not in {"default", *store.names()}:
             raise usage_error(
-                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; there is: "
+                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; available: "
                 f"{', '.join(store.names()) or 'none yet'}. --rlperf-save-baseline makes one"
             )
 

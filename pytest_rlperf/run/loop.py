@@ -133,7 +133,7 @@ class TestLoop:
             is_closed = self._started.close()
         if is_closed:
             return ""
-        return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+        return "the process that cleans up after tests did not answer, and was ended: was it stopped?"
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError if its code cannot be had."""

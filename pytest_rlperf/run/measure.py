@@ -338,18 +338,18 @@ def _failure_text(error: Exception, reporter: str) -> str:
     if isinstance(error, SideError):
         raise error
     if isinstance(error, BrokenError):
-        return f"the measurement broke: {error}"
+        return f"the measurement failed: {error}"
     # The other tests get their verdicts, whatever is wrong with this one.
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
+    return f"the measurement failed: {type(error).__name__}: {error}\n{trace}"
 
 
 def _how_it_left(name: str, done: wire.Done, reporter: str) -> str:
     """Return how a test ended in one worker while it went on in the worker that reports it."""
     if done.outcome == "passed":
         return (
-            f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter}; it "
-            "must do the same in every process, whatever it finds there"
+            f"in {name} the test ended without calling its rlperf fixture, although it called it in {reporter}; "
+            "a test must call its fixture in every process"
         )
     outcome = "was not collected" if done.outcome == "missing" else done.outcome
-    return f"in {name} the test {outcome} where it went on in {reporter}.\n{done.text}"
+    return f"in {name} the test {outcome}, while it went on in {reporter}.\n{done.text}"

@@ -90,7 +90,7 @@ def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
     lock = copied.lock
     if lock is None:
         return ()
-    return (f"git did not remove its lock {lock}; where no git command runs, one was killed: rm {lock}",)
+    return (f"git did not remove its lock {lock}; if no git command is running, one was killed: rm {lock}",)
 
 
 class Preparation:
@@ -191,7 +191,7 @@ class Preparation:
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's test files."""
         if not path.is_dir():
-            raise SideError(f"dir:{path} names no directory to compare with")
+            raise SideError(f"dir:{path} is not a directory to compare with")
         own, other = self._repository, find_repository(path)
         if other.top == own.top:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
@@ -265,7 +265,7 @@ class Preparation:
         if not places:
             return []
         return [
-            f"git ignores {_first_of(places, 2)}, too large to be copied unasked: neither side has it; "
+            f"git ignores {_first_of(places, 2)}, too large to be copied by default: neither side has it; "
             f"rlperf_also = {places[0]}* in pytest's settings copies it"
         ]
 

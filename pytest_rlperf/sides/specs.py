@@ -41,9 +41,9 @@ def _requirements(text: str) -> Iterator[str]:
     for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
         if not _is_requirement(piece):
             raise SideError(
-                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
-                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
-                "another checkout, python:PATH with an environment that has a file of yours installed"
+                f"'pip:{text}': {piece.strip()!r} is not a requirement; a requirement begins with the name of a "
+                "distribution, such as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares "
+                "with the code in another checkout, python:PATH with an environment that has a file of yours installed"
             )
         yield piece.strip()
 
@@ -84,7 +84,7 @@ def releases(spec: str, on_step: OnStep) -> list[Candidate]:
     try:
         first, last = Version(found["good"]), Version(bad)
         if first >= last:
-            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
+            raise SideError(f"{name} {first} is not an earlier release than {last}: give pip:{name}==GOOD..BAD")
         on_step(f"listing the releases of {name}")
         between = {version for version in map(Version, _listed(name)) if first < version < last}
     except InvalidVersion as error:

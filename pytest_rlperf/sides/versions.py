@@ -54,7 +54,7 @@ def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache
 
     def install(directory: Path) -> None:
         python = make_environment(directory / "environment")
-        step = f"installing {listed} for this comparison alone"
+        step = f"installing {listed} only for this comparison"
         completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}", on_step, step)
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
@@ -83,7 +83,7 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     """Return the comparison of today's tree in another interpreter, which needs pytest and this plugin, and in this."""
     path = (project.directory / (shutil.which(python) or python)).absolute()
     if not path.is_file():
-        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
+        raise SideError(f"python:{python} is not an interpreter: there is no file {path}; name python:PATH/bin/python")
     on_step(f"checking the interpreter {path}")
     other = _probe(path)
     if "lacks" in other:

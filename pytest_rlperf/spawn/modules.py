@@ -29,16 +29,16 @@ NEVER = frozenset(
         "numba",  # reads variables when it is loaded; kills a copy's parallel kernel: PteraSoftware#229, numba#3202
     }
 )
-"""Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
+"""Packages that do not work after a fork, or whose import fixes a setting that a test may change."""
 
 _WITHOUT_OPTIMIZER = frozenset({"rlperf_gae", "rlperf_replay_sample", "rlperf_vecenv_step", "rlperf_import"})
 """Fixtures whose components make no optimizer of PyTorch's."""
 
 _USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
-"""Fixtures whose components mostly load Gymnasium, also where test files do not."""
+"""Fixtures whose components mostly load Gymnasium, even if the test files do not."""
 
 _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
-"""Fixtures whose components load PyTorch, also where test files do not."""
+"""Fixtures whose components load PyTorch, even if the test files do not."""
 
 # The modules of a session that works on orders, beside pytest's own.
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")

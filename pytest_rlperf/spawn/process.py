@@ -27,7 +27,7 @@ _DYING_S = 5.0  # from the end of a process's connection to the process's end
 _LAST_LINES = 30  # of a lost process's output
 _LAST_BYTES = 1 << 20
 _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
-_FORK_HINT = "a package that it has loaded may hang where its process is forked"
+_FORK_HINT = "a package that it has loaded may hang when its process is forked"
 SILENCE_MOST_S = 40.0  # for a process that tells its master that it waits; a message to a worker may take less
 _TELL_S = 5.0
 CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
@@ -181,7 +181,7 @@ class Process:
     def unexpected(self, message: object) -> ProcessLostError:
         """End a process that sends a message other than the one that is due, and return the error."""
         self.end(0)
-        return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
+        return self.lost(f"{self.name} sent {type(message).__name__} instead of the answer to an order")
 
     def lost(self, text: str) -> ProcessLostError:
         """Return the error of a process that is no longer of use."""

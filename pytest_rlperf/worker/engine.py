@@ -97,7 +97,7 @@ class Engine:
         os.register_at_fork(after_in_child=self._leave_copies)
 
     def move(self, connection: Connection, scratch: Path) -> None:
-        """Go on in a copy of this process, with a connection and files of its own."""
+        """Set this engine up in a forked copy of its process, which gets its own connection and files."""
         self.connection.close()
         self.connection = connection
         self._owner = getpid()

@@ -175,7 +175,7 @@ class Session:
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
-        """Fork a copy of this process that goes on with orders of its own."""
+        """Fork a copy of this process, which takes its own orders."""
         descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():

@@ -42,7 +42,7 @@ DEVICE_WAIT = "device wait"
 WAITING = "waiting"
 UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
-"""Functions that run only while shares are found; they are no part of a call."""
+"""Functions that run only while shares are found; they are not part of a call."""
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 

@@ -65,7 +65,8 @@ def _refuse_writing(root: str) -> None:
         if writes and isinstance(path, (str, bytes, os.PathLike)):
             place = os.path.realpath(os.fsdecode(path))
             if place.startswith(root + os.sep):
-                raise PermissionError(f"rlperf init lets nothing write {os.path.relpath(place, root)} while it looks")
+                written = os.path.relpath(place, root)
+                raise PermissionError(f"rlperf init lets no module write {written} while it imports the project")
 
     sys.addaudithook(audit)
 
@@ -92,7 +93,7 @@ def _imported(orders: Orders) -> OwnProject:
             first, *_ = str(error).splitlines() or [""]
             reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
             if isinstance(error, SystemExit):
-                reason += "; put what it runs below if __name__ == '__main__'"
+                reason += "; move the code that it runs below if __name__ == '__main__'"
         project.registered |= {each: source.name for each in registry() if each not in before}
         sys.path += [each for each in path if each not in sys.path]
         if reason and not source.is_test:

@@ -544,7 +544,7 @@ def test_other_version_is_installed_beside_todays(
     assert ask(sides.base.python, code) == "0.9 0.5"
     assert ask(sides.head.python, code) == "1.0 1.0"
     assert (parent / "envlib-1.0.dist-info").exists()
-    assert steps[0] == "installing envlib==0.9 for this comparison alone"
+    assert steps[0] == "installing envlib==0.9 only for this comparison"
     again, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
     assert (again.base.homes, again.notes, steps) == (sides.base.homes, sides.notes, [])
 

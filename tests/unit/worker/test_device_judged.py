@@ -247,7 +247,7 @@ def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> 
 @pytest.mark.parametrize(
     ("base", "head", "expected"),
     [
-        (False, True, "each call compiles 1 program, none on base"),
+        (False, True, "each call compiles 1 program, none on the base"),
         (True, True, ""),
         (True, False, ""),
         (False, False, ""),
