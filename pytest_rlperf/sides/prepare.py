@@ -11,8 +11,6 @@ from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
-from packaging.version import Version
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import content_of, open_cache
@@ -392,6 +390,8 @@ class Preparation:
 
     def _candidate(self, wanted: Candidate, other: Candidate) -> tuple[Side, tuple[str, ...]]:
         """Return the side of a candidate, and the packages that differ; an installed release is today's side."""
+        from packaging.version import Version
+
         name, _, release = wanted.spec.removeprefix("pip:").partition("==")
         version = installed_versions().get(normalized(name)) if release else None
         is_here = version is not None and Version(version) == Version(release)
