@@ -358,7 +358,8 @@ class MeasuredRun:
     def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
         """Return the lines of a log, which replace pytest's own lines on files and tests."""
         names = Counter(test_name(key) for key in map(result_key, items))
-        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0
+        # A search has its own lines on each comparison.
+        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0 and self._settings.bisect is None
         if tells:
             reporter.showfspath = False
             reporter._show_progress_info = False  # each line on a test has its own

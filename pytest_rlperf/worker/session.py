@@ -39,12 +39,11 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.observe.observer import Observer
 from pytest_rlperf.observe.recorder import FunctionRecorder
 from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
-from pytest_rlperf.spawn.after_import import AfterImport
 from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.temporary import mark_temporary_files
-from pytest_rlperf.spawn.torch_threads import HeldThreads, release_threads
+from pytest_rlperf.spawn.torch_threads import release_threads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
@@ -467,9 +466,7 @@ def main(
     _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
-    engine.seeds.watch_imports()
-    if start.shared.forks:
-        AfterImport(("torch",), HeldThreads).begin()
+    engine.watch_imports()
     try:
         with without_version_control():
             config = _prepare(start)
