@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from packaging.requirements import Requirement
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import Cache
@@ -49,6 +47,8 @@ print(json.dumps(answer))
 
 def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache, on_step: OnStep) -> Sides:
     """Return the comparison of today's tree with other versions of its dependencies, in their own environment."""
+    from packaging.requirements import Requirement
+
     wanted = [Requirement(text) for text in requirements]
     listed = ", ".join(requirements)
 
@@ -105,15 +105,11 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     here = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
     return Sides(
         base=project.side(f"{other['name']} {other['version']} ({path})", str(path), theirs, (top,)),
-        head=project.side(here, sys.executable, _own_path(project), (top,)),
+        head=project.side(here, sys.executable, tuple(filter(None, project.path)), (top,)),
         packages=(),
         changed=None,
         notes=(f"{', '.join(copies)}: copies in both environments, which may differ",) if copies else (),
     )
-
-
-def _own_path(project: Project) -> tuple[str, ...]:
-    return tuple(entry for entry in project.path if entry)
 
 
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -64,7 +65,7 @@ class Process:
         self.name = name
         self.places = "", ""  # its tree, and the user's own tree, which texts name instead
         self.connection = connection
-        self.pid = 0
+        self.pid = self._sender = 0  # of its first message, while its number is not known
         self.scratch = scratch
         self.guardian = guardian
         self.started = started
@@ -96,14 +97,10 @@ class Process:
 
         ProcessLostError also if this run did not start the process with that number.
         """
-        pid, due_s = self.pid, time.monotonic() + _FORK_LIMIT_S
-        self._wait_readable(due_s, _FORK_LIMIT_S, _FORK_HINT)
-        if not pid:
-            with contextlib.suppress(OSError):  # what is read next says how the process ended
-                pid = sender_of(self.connection)
-        message = self.receive(due_s, _FORK_LIMIT_S, _FORK_HINT)
+        message = self.receive(time.monotonic() + _FORK_LIMIT_S, _FORK_LIMIT_S, _FORK_HINT)
         if not isinstance(message, wire.Started):
             raise self.unexpected(message)
+        pid = self.pid or self._sender
         if not self.guardian.owns(pid):
             self.end(0)
             raise self.lost(f"{self.name} is process {pid}, which this run did not start")
@@ -115,7 +112,7 @@ class Process:
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Send a message with the ends of connections that belong to it, which are closed here.
 
-        ProcessLostError if the process is gone.
+        The error is :meth:`lost` if the process is gone.
         """
         try:
             wire.send(self.connection, message)
@@ -130,15 +127,37 @@ class Process:
     def receive(self, due_s: float, limit_s: float, hint: str) -> wire.FromWorker:
         """Return the next message; end a process that sends none until ``due_s``, after ``limit_s``.
 
-        A message that came in time is read even if this process looks for it later.
+        A message that came in time is read even if this process looks for it later. The master learns from time to time
+        that the wait goes on.
         """
-        self._wait_readable(due_s, limit_s, hint)
-        return self.read()
+        awaited = [self.connection] if self.master is None else [self.connection, self.master]
+        ready: list[Any] = []
+        while not ready:
+            left_s = due_s - time.monotonic()
+            try:
+                if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
+                    self._told_s = time.monotonic()
+                    wire.send(self.master, wire.Waiting())
+            except OSError:
+                raise InterruptedWaitError from None
+            try:
+                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
+            except (OSError, ValueError):
+                raise self.lost(self.how_it_ended()) from None
+            if not ready and left_s <= 0:
+                raise self.lost(self.abort("did not answer", limit_s, hint))
+        if self.master in ready:
+            raise InterruptedWaitError
+        if not (self.pid or self._sender):
+            with contextlib.suppress(OSError):  # what is read next says how the process ended
+                self._sender = sender_of(self.connection)
+        message: wire.FromWorker = self.received(wire.FromWorker)
+        return message
 
-    def read(self) -> wire.FromWorker:
-        """Return the next message, which has begun to come."""
+    def received(self, kinds: Any) -> Any:
+        """Return the next message, of these kinds, which has begun to come."""
         try:
-            return wire.receive_from_worker(self.connection)
+            return wire.receive(self.connection, kinds)
         except BlockingIOError:
             error = wire.UnreadableError(f"the rest of a message did not come within {HALF_MESSAGE_S} s")
             raise self.unreadable(error) from None
@@ -147,43 +166,17 @@ class Process:
         except (EOFError, OSError):
             raise self.lost(self.how_it_ended()) from None
 
-    def _wait_readable(self, due_s: float, limit_s: float, hint: str) -> None:
-        """Wait for a message, or for the end of the process."""
-        awaited = [self.connection] if self.master is None else [self.connection, self.master]
-        while True:
-            self._tell_master()
-            left_s = due_s - time.monotonic()
-            try:
-                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
-            except (OSError, ValueError):
-                raise self.lost(self.how_it_ended()) from None
-            if self.master in ready:
-                raise InterruptedWaitError
-            if ready:
-                return
-            if left_s <= 0:
-                raise self.lost(self.abort("did not answer", limit_s, hint))
-
-    def _tell_master(self) -> None:
-        """Tell the master from time to time that this wait goes on."""
-        if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
-            self._told_s = time.monotonic()
-            try:
-                wire.send(self.master, wire.Waiting())
-            except OSError:
-                raise InterruptedWaitError from None
-
-    def unreadable(self, error: wire.UnreadableError) -> ProcessLostError:
+    def unreadable(self, error: wire.UnreadableError) -> Exception:
         """End a process whose messages cannot be read, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self.last_output()}")
 
-    def unexpected(self, message: object) -> ProcessLostError:
+    def unexpected(self, message: object) -> Exception:
         """End a process that sends a message other than the one that is due, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent {type(message).__name__} instead of the answer to an order")
 
-    def lost(self, text: str) -> ProcessLostError:
+    def lost(self, text: str) -> Exception:
         """Return the error of a process that is no longer of use."""
         return ProcessLostError(self, text)
 
