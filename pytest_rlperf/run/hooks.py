@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -175,6 +176,7 @@ class MeasuredRun:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure every test; undo what test modules have replaced in this process, as it runs no test."""
         self._untouched.restore()
+        gc.freeze()  # pytest looks for garbage twice at its end, also in all that was imported
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
@@ -356,7 +358,8 @@ class MeasuredRun:
     def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
         """Return the lines of a log, which replace pytest's own lines on files and tests."""
         names = Counter(test_name(key) for key in map(result_key, items))
-        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0
+        # A search has its own lines on each comparison.
+        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0 and self._settings.bisect is None
         if tells:
             reporter.showfspath = False
             reporter._show_progress_info = False  # each line on a test has its own

@@ -238,7 +238,6 @@ class TestLoop:
                 self._show_count(number, len(tests))
                 if not jobs[number].is_done:
                     yield from AnyOf([job for job in jobs if not job.is_done])
-                _ = self.run_state.providers  # read while others measure: the report at the end need not wait for it
             jobs[number].outcome()
             self._keep(test)
             self._report(test, reports)

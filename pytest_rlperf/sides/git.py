@@ -366,24 +366,25 @@ def find_repository(directory: Path) -> Repository:
     """
     if shutil.which("git") is None:
         raise NoRepositoryError("git is not installed, or not on the PATH: install it, or add it to the PATH")
-    done = _git(directory, "rev-parse", "--show-toplevel")
+    done = _git(directory, "rev-parse", "--show-toplevel", "--verify", "--quiet", "HEAD^{commit}")
     if any(text in done.err for text in _NO_TREE):
         raise NoRepositoryError(
             f"{directory} is not in a git working tree, so there is no commit to compare with ({_said(done)}): make "
             f"one (git init) and commit{see('comparing.md#live-comparisons')}"
         )
-    if done.code:
+    if not done.out:
         raise SideError(f"git cannot read the repository around {directory}: {_said(done)}")
-    top = Path(done.out.removesuffix("\n")).resolve()
-    head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    if head.code:
+    found = done.out.removesuffix("\n")
+    place, _, head = (found, "", "") if done.code else found.rpartition("\n")
+    top = Path(place).resolve()
+    if not head:
         why = _said(_git(top, "log", "-1", settings=_LOG))
         if _NO_COMMIT not in why:
             raise SideError(f"git cannot read the commit of HEAD in {top}: {why}")
         raise NoRepositoryError(
             f"the repository at {top} has no commits, so there is nothing to compare with: commit first"
         )
-    return Repository(top, head.out.strip())
+    return Repository(top, head)
 
 
 def repository_around(directory: Path) -> Repository | None:

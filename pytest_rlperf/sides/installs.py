@@ -29,6 +29,7 @@ How = Literal["path", "hook", "installed"]
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 _FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools' finder, whose modules all lie in the tree
 _PROJECT = re.compile(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", re.MULTILINE)
+_AT_TOP = re.compile(r"^[^./,\n]+", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
@@ -50,6 +51,18 @@ class Install:
 def normalized(name: str) -> str:
     """Return a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def top_level(distribution: importlib.metadata.Distribution) -> set[str]:
+    """Return what a distribution has at the top of its place, without suffixes: its modules, and names of no module.
+
+    The text of its list is read: its files as paths would take most of a second in a large environment.
+    """
+    declared = distribution.read_text("top_level.txt")
+    if declared:
+        return {*declared.split()}
+    listed = distribution.read_text("RECORD") or "\n".join(map(str, distribution.files or ()))
+    return {*_AT_TOP.findall(listed)}
 
 
 def not_installed(errors: str) -> tuple[str, ...]:

@@ -8,9 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.environment import installed_versions
@@ -52,6 +49,8 @@ def _requirements(text: str) -> Iterator[str]:
 
 
 def _is_requirement(text: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement  # here, as few runs need them
+
     try:
         return not (Requirement(text).url or "").startswith("file:")  # its content may differ every time
     except InvalidRequirement:
@@ -60,11 +59,17 @@ def _is_requirement(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A commit or a release: ``spec`` is its name for --rlperf-against, ``about`` describes a commit in one line."""
+    """A commit or a release: ``spec`` is its name for --rlperf-against; a commit has a subject, a day and an author."""
 
     spec: str
     title: str
-    about: str = ""
+    subject: str = ""
+    written: str = ""
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it is a commit."""
+        return not self.spec.startswith("pip:")
 
     def range_to(self, last: Candidate) -> str:
         """Return the range from this candidate to another, as `rlperf bisect` takes it."""
@@ -73,6 +78,8 @@ class Candidate:
 
 def releases(spec: str, on_step: OnStep) -> list[Candidate]:
     """Return the releases from the first to the last that a value names."""
+    from packaging.version import InvalidVersion, Version
+
     found = _RELEASES.fullmatch(spec.strip())
     if found is None:
         raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from packaging.requirements import Requirement
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import Cache
@@ -49,6 +47,8 @@ print(json.dumps(answer))
 
 def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache, on_step: OnStep) -> Sides:
     """Return the comparison of today's tree with other versions of its dependencies, in their own environment."""
+    from packaging.requirements import Requirement
+
     wanted = [Requirement(text) for text in requirements]
     listed = ", ".join(requirements)
 

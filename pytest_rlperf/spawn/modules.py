@@ -80,8 +80,8 @@ def modules_alike(
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    # The run may have loaded it before the tests do.
-    arrays = ["numpy"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
+    # Each template seeds its generator, which loads the second.
+    arrays = ["numpy", "numpy.random"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
 
 
@@ -110,11 +110,11 @@ def _plugins() -> set[str]:
 
     Pytest warns, which may be an error, if any of them is loaded before pytest loads it.
     """
+    from pytest_rlperf.sides.installs import top_level
+
     entries = importlib.metadata.entry_points(group="pytest11")
     found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
-    for entry in entries:
-        files = (entry.dist.files if entry.dist is not None else None) or ()
-        found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
+    found = found.union(*(top_level(entry.dist) for entry in entries if entry.dist is not None))
     return found - {"pytest_rlperf"}
 
 

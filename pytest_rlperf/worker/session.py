@@ -43,6 +43,7 @@ from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.temporary import mark_temporary_files
+from pytest_rlperf.spawn.torch_threads import release_threads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
@@ -210,6 +211,7 @@ class Session:
         # The next test here may differ from the next one in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
+        release_threads()
         self._engine.begin(order.seed)
         following = None if order.next_key is None else self._items.get(order.next_key)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -464,7 +466,7 @@ def main(
     _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
-    engine.seeds.begin_imports()
+    engine.watch_imports()
     try:
         with without_version_control():
             config = _prepare(start)

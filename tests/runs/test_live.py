@@ -151,7 +151,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     repository.library("head", times=5, more=TODAY)
     repository.commit()
     base = f"HEAD~1 ({repository.git('rev-parse', '--short=12', 'HEAD~1')})"
-    run = repository.against("HEAD~1", "-o", "rlperf_pairs=2..8", "--junitxml=junit.xml", "-v", code=FAILED)
+    brief = ("-o", "rlperf_pairs=2..8", "--rlperf-max-time=4")
+    run = repository.against("HEAD~1", *brief, "--junitxml=junit.xml", "-v", code=FAILED)
     return Compared(repository, run, base)
 
 
@@ -299,27 +300,37 @@ def test_code_that_no_import_shows_at_first_is_measured(repository: Repository) 
     assert run.tests["test_twice"]["live"]["pairs"]
 
 
-@pytest.mark.parametrize("workers", ["auto", "fresh"])
+DRAWS = {"random": "random.random()", "numpy": "numpy.random.random()", "torch": "torch.rand(1)"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "libraries"),
+    [
+        ("auto", [*DRAWS]),
+        ("fresh", ["random", "numpy"]),
+        pytest.param(
+            "fresh", ["torch", "numpy"], marks=pytest.mark.slow
+        ),  # each of its processes takes seconds to import it
+    ],
+)
 def test_what_modules_draw_while_they_are_imported_is_alike(
-    repository: Repository, tmp_path: Path, workers: str
+    repository: Repository, tmp_path: Path, workers: str, libraries: list[str]
 ) -> None:
     """Such as the weights of a policy: without a seed, each process would have other episodes."""
-    more = """
+    more = f"""
     import os
-    import random
-    import numpy
-    import torch
+    import {", ".join(libraries)}
 
-    WEIGHTS = random.random(), float(numpy.random.random()), float(torch.rand(1))
     with open(os.environ["DRAWN"], "a") as file:
-        print(*WEIGHTS, file=file)
+        print({", ".join(f"float({DRAWS[name]})" for name in libraries)}, file=file)
     """
     drawn = tmp_path / "drawn"
     repository.library("base", more=more)
     repository.commit()
     repository.library("head", more=more)
-    run = repository.against("HEAD", "-k", "work", "-o", f"rlperf_workers={workers}", DRAWN=str(drawn))
-    assert run.statuses == {"test_work": "SAME"}
+    brief = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.2", "-o", f"rlperf_workers={workers}")
+    run = repository.against("HEAD", "-k", "work", *brief, DRAWN=str(drawn))
+    assert run.tests["test_work"]["live"]["pairs"]
     first, *measured = drawn.read_text().splitlines()  # the first is of the run's own process, which has no seed
     assert len(measured) >= 4
     assert first not in measured
