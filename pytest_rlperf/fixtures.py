@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_rlperf.errors import ComponentError, did_you_mean, for_log, see
+from pytest_rlperf.errors import ComponentError, MeasurementError, did_you_mean, for_log, see
 from pytest_rlperf.options import check_markers, usage_error
 
 if TYPE_CHECKING:
@@ -111,8 +111,6 @@ def claim(item: pytest.Item) -> None:
     """Note that a test measures its component; MeasurementError the second time."""
     __tracebackhide__ = True
     if item.stash.get(_CALLED, False):
-        from pytest_rlperf.errors import MeasurementError
-
         raise MeasurementError(
             f"{item.name} calls an rlperf fixture twice; a test measures one component, so that its verdict is the "
             f"component's: parametrize it, or write two tests{see('writing-tests.md#which-tests')}"

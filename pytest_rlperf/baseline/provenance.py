@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,8 +12,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.sides.git import repository_around
-from pytest_rlperf.sides.installs import installs_from, normalized, top_level
-from pytest_rlperf.sides.programs import read_settings
+from pytest_rlperf.sides.installs import installs_from, normalized, projects_around, top_level
 
 # Packages that run the tests and no measured code: counts do not depend on their versions. pytest-rlperf itself is not
 # among them: its counts may change between versions.
@@ -79,13 +77,7 @@ def free_distributions(directory: Path, top: Path) -> frozenset[str]:
     not.
     """
     own = [install.name for install in installs_from(top)]
-    directory, top = directory.resolve(), top.resolve()
-    for place in (directory, *directory.parents):
-        if place.is_relative_to(top):
-            with contextlib.suppress(SideError, OSError):  # a project that cannot be read has no name
-                project = read_settings(place).get("project")
-                name = project.get("name") if isinstance(project, dict) else None
-                own += [name] if isinstance(name, str) else []
+    own += [name for _, name in projects_around(directory, top)]
     return HARNESS | {normalized(name) for name in own}
 
 

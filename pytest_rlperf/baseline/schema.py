@@ -154,7 +154,7 @@ def is_sha(text: str | None) -> bool:
 
 _Rule = tuple[Callable[[Any], bool], str]
 _POSITIVE: _Rule = (lambda value: 0 < value < math.inf, "a positive number")
-_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "no negative number")
+_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "a number of at least 0")
 _SOME: _Rule = (bool, "at least one")
 _NAME: _Rule = (bool, "a name")
 _SHA: _Rule = (is_sha, "a full hexadecimal SHA")

@@ -94,7 +94,7 @@ SUITE = _becomes_pytest(
 )
 BISECT = _becomes_pytest(
     "bisect",
-    "Find the first slower commit, or release of a dependency (pip:NAME==GOOD..BAD).",
+    "Find the first slower commit, or release of a dependency (pip:NAME==GOOD..BAD); end with 0 if found, 1 if not.",
     "rlperf bisect v1.2.0..v1.3.0 tests/test_perf.py::test_gae",
     lambda between: [f"--rlperf:bisect={between}"],
     takes="GOOD[..BAD]",

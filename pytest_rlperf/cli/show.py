@@ -112,7 +112,6 @@ def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> N
     """Write the report on a run's tests as a page."""
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.run_json import RunFile
-    from pytest_rlperf.writing import OutputError, write_file
 
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--html shows verdicts, and {path} has none: leave it out, or name a run")
@@ -213,7 +212,6 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
     from pytest_rlperf.report.summary import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
-    from pytest_rlperf.writing import OutputError, write_file
 
     try:
         run = merge_shards(dict(map(read, arguments.files)))

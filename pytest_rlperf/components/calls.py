@@ -133,9 +133,16 @@ class _Importing:
         """Import the module here, and compare the files with those that a new interpreter loads."""
         __tracebackhide__ = True
         importlib.import_module(self._module)
-        text = self._run(f"{self._code}; import json; print({_MARK!r} + json.dumps({_FILES}), file=sys.stderr)")
-        found = next(line for line in reversed(text.splitlines()) if line.startswith(_MARK))
-        for name, file in json.loads(found.removeprefix(_MARK)).items():
+        # The module may close or replace the interpreter's own stderr.
+        written = f"import json; os.write(own, ({_MARK!r} + json.dumps({_FILES})).encode())"
+        text = self._run(f"import os; own = os.dup(2); {self._code}; {written}")
+        _, mark, found = text.rpartition(_MARK)
+        if not mark:
+            raise ComponentError(
+                f"importing {self._module} in a new interpreter ends it with exit code 0 before the import is done; "
+                "imported here, the module goes on"
+            )
+        for name, file in json.loads(found).items():
             here = getattr(sys.modules.get(name), "__file__", None)
             if here is not None and os.path.realpath(here) != os.path.realpath(file):
                 raise ComponentError(f"a new interpreter imports {name} from {file}, and this process from {here}")

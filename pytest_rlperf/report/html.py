@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _OPTION = "--rlperf-html"
-_FIRST_REM = 40.0  # of a window: for the columns that are always there
-_COLUMN_REM = {"right": 6.0, "left": 11.0}  # for each further one, with figures or with text
+_FIRST_REM = 42.0  # of a window: for the columns that are always there
+_COLUMN_REM = {"right": 6.75, "left": 11.25}  # for each further one, with figures or with text
 _DIGITS = 12  # of a commit
 _LINES_MOST = 200  # of a part of a change
 _BREAKS = re.compile(r"(?<=[_\[/])(?=.)|(?<=::)")  # within a name

@@ -790,8 +790,9 @@ def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
     short = [note for note in found if isinstance(note, notes.ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
     fresh: dict[str, list[str]] = {}
+    of_all = {note.why for note in found if isinstance(note, notes.NotForked)}
     for note in found:
-        if isinstance(note, notes.MeasuredFresh):
+        if isinstance(note, notes.MeasuredFresh) and note.why not in of_all:
             fresh.setdefault(note.why, []).append(note.key)
     lines += [_measured_fresh(keys, why) for why, keys in fresh.items()]
     doubts: dict[notes.Doubt, list[str]] = {}

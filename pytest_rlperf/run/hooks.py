@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from functools import partial
 from types import FrameType
 from typing import TypeAlias
 
@@ -196,14 +195,8 @@ class MeasuredRun:
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
         loop = TestLoop(session.config, self._run, self._began, make_lanes(session.config, self._run), progress)
-        session.config.add_cleanup(partial(self._close, loop))
+        session.config.add_cleanup(loop.close)  # once all is reported
         loop.run(session)
-
-    def _close(self, loop: TestLoop) -> None:
-        """Wait for the processes of the run to end, once all is reported."""
-        fault, reporter = loop.close(), self._config.pluginmanager.get_plugin("terminalreporter")
-        if fault and reporter is not None:
-            reporter.write_line(for_log(f"rlperf: {fault}"))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember files that cannot be collected: --continue-on-collection-errors measures the others, and fails."""
@@ -365,7 +358,8 @@ class MeasuredRun:
     def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
         """Return the lines of a log, which replace pytest's own lines on files and tests."""
         names = Counter(test_name(key) for key in map(result_key, items))
-        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0
+        # A search has its own lines on each comparison.
+        tells = self._config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) == 0 and self._settings.bisect is None
         if tells:
             reporter.showfspath = False
             reporter._show_progress_info = False  # each line on a test has its own

@@ -117,7 +117,7 @@ class RunState:
     def note_reach(self) -> None:
         """Note which changed functions no test runs, and whether tests that the change cannot affect have moved."""
         coverage, tests = self.coverage, self.outcomes.tests
-        if coverage.untested and self.shard is None:
+        if coverage.untested and self.shard is None and self.settings.bisect is None:
             found = tuple(coverage.untested)
             self.note(
                 notes.Untested(len(coverage.changed), found, tuple(sorted({*coverage.unknown})))

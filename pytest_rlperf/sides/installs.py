@@ -145,10 +145,8 @@ def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[
     They have the name of a project around ``directory``.
     """
     from_tree = {normalized(install.name) for install in known}
-    for place in (directory.resolve(), *directory.resolve().parents):
-        project = _settings(place).get("project") if place.is_relative_to(top) else None
-        name = project.get("name") if isinstance(project, dict) else None
-        if not isinstance(name, str) or normalized(name) in from_tree:
+    for place, name in projects_around(directory, top):
+        if normalized(name) in from_tree:
             continue
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             distribution = importlib.metadata.distribution(name)
@@ -157,11 +155,16 @@ def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[
                 yield from [copy] if copy.names else []
 
 
-def _settings(directory: Path) -> dict[str, Any]:
-    try:
-        return read_settings(directory)
-    except (SideError, OSError):  # an unreadable file names nothing
-        return {}
+def projects_around(directory: Path, top: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the projects around a directory in the tree at ``top``, installed or not, with their names."""
+    directory, top = directory.resolve(), top.resolve()
+    for place in (directory, *directory.parents):
+        project = None
+        with contextlib.suppress(SideError, OSError):  # an unreadable file names nothing
+            project = read_settings(place).get("project") if place.is_relative_to(top) else None
+        name = project.get("name") if isinstance(project, dict) else None
+        if isinstance(name, str):
+            yield place, name
 
 
 def direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:

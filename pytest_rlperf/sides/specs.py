@@ -59,11 +59,17 @@ def _is_requirement(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A commit or a release: ``spec`` is its name for --rlperf-against, ``about`` describes a commit in one line."""
+    """A commit or a release: ``spec`` is its name for --rlperf-against; a commit has a subject, a day and an author."""
 
     spec: str
     title: str
-    about: str = ""
+    subject: str = ""
+    written: str = ""
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether it is a commit."""
+        return not self.spec.startswith("pip:")
 
     def range_to(self, last: Candidate) -> str:
         """Return the range from this candidate to another, as `rlperf bisect` takes it."""

@@ -105,15 +105,11 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     here = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
     return Sides(
         base=project.side(f"{other['name']} {other['version']} ({path})", str(path), theirs, (top,)),
-        head=project.side(here, sys.executable, _own_path(project), (top,)),
+        head=project.side(here, sys.executable, tuple(filter(None, project.path)), (top,)),
         packages=(),
         changed=None,
         notes=(f"{', '.join(copies)}: copies in both environments, which may differ",) if copies else (),
     )
-
-
-def _own_path(project: Project) -> tuple[str, ...]:
-    return tuple(entry for entry in project.path if entry)
 
 
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:

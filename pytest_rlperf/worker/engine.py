@@ -27,8 +27,10 @@ from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.observe.footprint import footprint
 from pytest_rlperf.observe.observer import LoadedFiles, Observer
 from pytest_rlperf.observe.recorder import FunctionRecorder
+from pytest_rlperf.spawn.after_import import AfterImport
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.guardian import LEAVE
+from pytest_rlperf.spawn.torch_threads import HeldThreads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
@@ -114,6 +116,12 @@ class Engine:
             signal.signal(LEAVE, signal.SIG_DFL)
             if not self.connection.closed:
                 self.connection.close()
+
+    def watch_imports(self) -> None:
+        """Seed generators when they are loaded, and hold PyTorch's threads if copies of this process have the tests."""
+        self.seeds.watch_imports()
+        if self._start.shared.forks:
+            AfterImport(("torch",), HeldThreads).begin()
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every loaded random generator."""
@@ -225,9 +233,10 @@ class Engine:
         if self.connection.closed:
             _exit(1)
         try:
-            return wire.receive_order(self.connection)
+            order: wire.ToWorker = wire.receive_order(self.connection, wire.ToWorker)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
+        return order
 
 
 def _call_until_settled(

@@ -226,7 +226,9 @@ class Meter:
         with quiet():
             if order.limit_s > 0:
                 self._warm(workload, order)
-            self._settle_kernels(self._make_kernels() if order.kernels else {})
+            self._kernels = self._make_kernels() if order.kernels else {}
+            for kind, kernel in self._kernels.items():
+                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
         self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
@@ -240,11 +242,6 @@ class Meter:
             accelerated=self.device is not None,
             calls=self._made,
         )
-
-    def _settle_kernels(self, kernels: Mapping[SliceKind, Callable[[], object]]) -> None:
-        self._kernels = kernels
-        for kind, kernel in kernels.items():
-            self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
 
     def _warm(self, workload: Timed, order: WarmUp) -> None:
         """Make as many calls as are ordered; if none are, as many as it takes."""

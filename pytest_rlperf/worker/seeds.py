@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+from pytest_rlperf.spawn.after_import import AfterImport
 
 _OF_IMPORTS, _OTHER = 1000, 1001
 _GENERATORS = ("numpy", "torch")
@@ -20,14 +19,17 @@ class Seeds:
 
     def __init__(self, driver: int) -> None:
         self._of_imports = _OTHER if driver == 2 else _OF_IMPORTS
-        self._seed = 0
+        self._seed = self._of_imports
         self._seeded: set[str] = set()
 
+    def watch_imports(self) -> None:
+        """Seed each generator as soon as it is loaded, for modules that draw while they are imported."""
+        self.begin_imports()
+        AfterImport(_GENERATORS, lambda module: self._seed_once(module.__name__)).begin()
+
     def begin_imports(self) -> None:
-        """Seed the generators for modules that draw while they are imported, such as the weights of a policy."""
+        """Seed every loaded generator for imports, as of a module that makes the weights of a policy."""
         self.begin(self._of_imports)
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
 
     def begin(self, seed: int) -> None:
         """Seed every loaded generator."""
@@ -39,27 +41,12 @@ class Seeds:
     def seed_loaded(self) -> None:
         """Seed the generators that have been loaded since :meth:`begin`, each once."""
         for name in _GENERATORS:
-            module = sys.modules.get(name)
-            if module is not None and name not in self._seeded:
-                seed = module.random.seed if name == "numpy" else module.manual_seed
-                seed(self._seed)
-                self._seeded.add(name)
+            if name in sys.modules:
+                self._seed_once(name)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Find a library as without this finder, and seed its generator as soon as it is loaded."""
-        if name not in _GENERATORS:
-            return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_seed(module: ModuleType) -> None:
-                load(module)
-                self.seed_loaded()
-
-            spec.loader.exec_module = load_and_seed  # type: ignore[method-assign]
-        return spec
+    def _seed_once(self, name: str) -> None:
+        if name not in self._seeded:
+            module = sys.modules[name]
+            seed = module.random.seed if name == "numpy" else module.manual_seed
+            seed(self._seed)
+            self._seeded.add(name)

@@ -308,7 +308,9 @@ DRAWS = {"random": "random.random()", "numpy": "numpy.random.random()", "torch":
     [
         ("auto", [*DRAWS]),
         ("fresh", ["random", "numpy"]),
-        pytest.param("fresh", ["torch"], marks=pytest.mark.slow),  # each of its processes takes seconds to import it
+        pytest.param(
+            "fresh", ["torch", "numpy"], marks=pytest.mark.slow
+        ),  # each of its processes takes seconds to import it
     ],
 )
 def test_what_modules_draw_while_they_are_imported_is_alike(

@@ -471,11 +471,11 @@ def test_the_largest_file_is_read(store: Store, monkeypatch: pytest.MonkeyPatch)
         patched.setattr("pytest_rlperf.baseline.store.LARGEST_BYTES", size)
         assert store.read() is not None
         patched.setattr("pytest_rlperf.baseline.store.LARGEST_BYTES", size - 1)
-        with pytest.raises(BaselineError, match="over 0 MiB"):
+        with pytest.raises(BaselineError, match="larger than 0 MiB"):
             store.read()
     with store.path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(BaselineError, match="over 64 MiB"):
+    with pytest.raises(BaselineError, match="larger than 64 MiB"):
         store.read()
     assert LARGEST_BYTES == 64 << 20
 

@@ -525,7 +525,7 @@ def test_outputs_that_are_not_finite_are_compared(name: str) -> None:
     here, there = connected()
     with here, there:
         m.send(there, m.Answer(1, m.Checked(0.001, 1.0, {}, children=False, output=parts)))
-        answer = m.receive_from_worker(here)
+        answer = m.receive(here, m.FromWorker)
     assert isinstance(answer, m.Answer)
     assert m.answer_to(m.Check(), answer).output == parts
     assert compare([(7, parts, parts)] * 2).outputs is Outputs.EQUAL

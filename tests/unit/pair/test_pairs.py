@@ -190,7 +190,7 @@ class World:
         """Take the slices of a pair."""
         cpu = None if self.first_cpu is None or not warm.is_single else self.first_cpu + warm.number
         taken = warm.pair.take(TakePair(cpu, warm.share_s, times.enough_error, reads=True))
-        times.add(warm.number, warm.share_s, replace(taken.pair, setup_s=self.setup_s), taken.traced, taken.rounds)
+        times.add(warm.number, warm.share_s, structs.replace(taken, pair=replace(taken.pair, setup_s=self.setup_s)))
 
     def turns(self) -> list[str]:
         """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
@@ -291,7 +291,7 @@ def test_traced_slices_are_not_counted() -> None:
         assert record.head.wall.call_s == pytest.approx(2e-3)
         assert record.head.slices == record.base.slices == record.blocks == world.turns()[index].count("H")
         assert record.head.collections == record.head.slices
-    for side in (measured.base, measured.head):
+    for side in (measured.of_side("base"), measured.of_side("head")):
         assert side.traced_call_s == 1.0
         assert {phase.path: phase.total_s for phase in side.phases} == pytest.approx({"work": 1.0})
 
