@@ -26,11 +26,12 @@ class AfterImport:
         """Return a module's specification, which the other finders give; None for other modules."""
         if name not in self._names:
             return None
+        place = sys.meta_path.index(self)  # pytest's own finder may stand before it
         sys.meta_path.remove(self)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            sys.meta_path.insert(0, self)
+            sys.meta_path.insert(place, self)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 

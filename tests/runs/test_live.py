@@ -265,7 +265,7 @@ def test_equal_trees_are_the_same_unmeasured(repository: Repository, wording: Wo
     assert {(test["base_call_s"], test["live"]) for test in run.tests.values()} == {(None, None)}
 
 
-@pytest.mark.slow  # test_sides_cases: test_code_is_compared_wherever_it_lies; test_reach: test_grow
+@pytest.mark.slow  # test_sides_cases: test_code_of_another_checkout_is_an_error has such a test; test_reach: test_grow
 def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repository, wording: Wording) -> None:
     """A module that no measured test imports cannot have made it slower."""
     repository.write({"mylib/elsewhere.py": "VALUE = 1\n"})

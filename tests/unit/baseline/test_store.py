@@ -399,7 +399,7 @@ from test_store import HERE, ORIGIN, Store, stored
 store, name = Store(Path(sys.argv[2]), "default", HERE), sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()
-for number in range(25):
+for number in range(12):
     key = f"{name} {number}"
     store.write(key, ORIGIN, {key: stored(key, key)})
 """
@@ -425,7 +425,7 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
         saver.communicate(timeout=120)
         assert saver.returncode == 0
     baseline = read(store)
-    assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
+    assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(12)}
 
 
 @pytest.mark.parametrize("place", ["baselines", "baselines/default", "file"])
