@@ -76,7 +76,10 @@ class FunctionalStepper(Stepper):
         size, space = attribute(env, "action_size"), attribute(env, "action_space")
         if isinstance(size, int) and not callable(space):
             return [random.uniform(key, (num_envs, size), minval=-1.0, maxval=1.0) for key in keys]
-        thunk = f"step it by a thunk that waits for the result: rlperf_vecenv_step(step, num_envs={num_envs})"
+        thunk = (
+            "step it by a function without arguments that waits for the result: rlperf_vecenv_step(step, "
+            f"num_envs={num_envs})"
+        )
         if callable(space):
             given = () if refusal(space, *self._params) else self._params
             check_takes("rlperf_vecenv_step calls env.action_space()", space, given, thunk)
@@ -103,7 +106,8 @@ class FunctionalStepper(Stepper):
         if attribute(state, "done") is None:
             raise ComponentError(
                 f"step(state, action) of {type(self.env).__qualname__} returned {type(state).__qualname__}, expected a "
-                f"state with obs, reward and done; for any other env, give a thunk that waits for the result: "
+                "state with obs, reward and done; for any other env, give a function without "
+                "arguments that waits for the result: "
                 f"rlperf_vecenv_step(step, num_envs={self.num_envs})"
             )
         done = numpy.asarray(state.done, bool)

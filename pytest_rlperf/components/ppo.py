@@ -95,7 +95,7 @@ def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = N
         __tracebackhide__ = True
         if roller.setup is not None:
             roller.setup()
-        rollout = finished(roller.collect(), f"collect({roller.n_steps})" if roller.n_steps else "the thunk")
+        rollout = finished(roller.collect(), f"collect({roller.n_steps})" if roller.n_steps else "the function")
         roller.check(rollout)
         return rollout
 
@@ -131,7 +131,7 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
     assert callable(collect)
     if items is not None:
         check_items(items)
-    thunk = f"a thunk collects any rollout: {_THUNK}"
+    thunk = f"a function without arguments collects any rollout: {_THUNK}"
     check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
     return _AnyRoller(partial(collect, n_steps), n_steps, _num_envs(agent), items)
 
@@ -150,16 +150,18 @@ def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
     __tracebackhide__ = True
     if not callable(collect):
         raise ComponentError(
-            f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
+            "rlperf_ppo_collect needs an agent with collect(n_steps), or a function without "
+            "arguments that collects one rollout, "
             f"not {type(collect).__qualname__}"
         )
     if items is None:
         raise ComponentError(
-            "rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects; n_steps=… is for an agent "
+            "rlperf_ppo_collect(lambda: …) also needs items=…, the env steps one call collects; "
+            "n_steps=… is for an agent "
             "with collect(n_steps)"
         )
     check_items(items)
-    check_takes("rlperf_ppo_collect calls a thunk without arguments", collect, (), _THUNK)
+    check_takes("rlperf_ppo_collect calls a function without arguments", collect, (), _THUNK)
     thunk: Callable[[], Any] = collect
     return thunk
 
@@ -198,7 +200,7 @@ def _check_rollout(rollout: Any, n_steps: int, all_steps: float | None) -> None:
     if not found:
         raise ComponentError(
             f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
-            f"rollout, or give a thunk: {_THUNK}"
+            f"rollout, or give a function without arguments: {_THUNK}"
         )
     for path, array in found:
         if path.startswith(_AFTER_THE_LAST):
@@ -208,7 +210,7 @@ def _check_rollout(rollout: Any, n_steps: int, all_steps: float | None) -> None:
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
                 f"expected {n_steps} rows{flat}. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
-                f"env steps; for any other, give a thunk: {_THUNK}"
+                f"env steps; for any other, give a function without arguments: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
@@ -262,7 +264,7 @@ def ppo_update_workload(agent: Any, n_steps: int | None = None, setup: Callable[
         if not callable(agent) or any(callable(attribute(agent, name)) for name in _METHODS):
             raise ComponentError(_nothing_to_call(agent))
         thunk = "rlperf_ppo_update(lambda: agent.update(rollout))"
-        check_takes("rlperf_ppo_update calls a thunk without arguments", agent, (), thunk)
+        check_takes("rlperf_ppo_update calls a function without arguments", agent, (), thunk)
         learner = _AnyLearner(agent, lambda _: agent())
     return _update_workload(learner, setup)
 
@@ -317,12 +319,13 @@ def train_workload(agent: Any, n_steps: int | None = None, items: float | None =
     if learner is None:
         if not callable(agent) or items is None:
             raise ComponentError(
-                "rlperf_train needs an agent with collect(n_steps) and update(rollout), and n_steps=…; or a thunk of "
+                "rlperf_train needs an agent with collect(n_steps) and update(rollout), and "
+                "n_steps=…; or a function without arguments that does "
                 "one iteration and its env steps, rlperf_train(lambda: agent.learn(1024), items=1024), not "
                 f"{type(agent).__qualname__} with items={items!r}"
             )
         check_items(items)
-        check_takes("rlperf_train calls a thunk without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
+        check_takes("rlperf_train calls a function without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
         learner = _AnyLearner(agent, lambda _: agent(), items=items)
     return _of_env_steps(
         "train",
@@ -356,7 +359,12 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
         made: Learner = make(agent, n_steps)
         return made
     assert callable(collect)
-    check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), "give a thunk, lambda: …")
+    check_takes(
+        f"the fixture calls agent.collect({n_steps})",
+        collect,
+        (n_steps,),
+        "give a function without arguments, lambda: …",
+    )
     if items is not None:
         check_items(items)
     num_envs = _num_envs(agent)
@@ -426,5 +434,5 @@ def _nothing_to_call(agent: Any) -> str:
     return (
         f"{type(agent).__qualname__} has no PPO update that can be called: it needs collect(n_steps), and "
         "update(rollout), learn(rollout) or train(rollout), or one of these without a rollout where the agent keeps "
-        "it; or give the fixture a thunk, lambda: agent.update(rollout)"
+        "it; or give the fixture a function without arguments, lambda: agent.update(rollout)"
     )

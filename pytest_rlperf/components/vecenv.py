@@ -42,8 +42,8 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 
 _ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset
-_ANY_STEP = "a thunk steps any env: rlperf_vecenv_step(step, num_envs={})"
-_THUNK_CALL = "rlperf_vecenv_step calls a thunk without arguments"
+_ANY_STEP = "a function without arguments steps any env: rlperf_vecenv_step(step, num_envs={})"
+_THUNK_CALL = "rlperf_vecenv_step calls a function without arguments"
 
 
 def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
@@ -87,7 +87,7 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     __tracebackhide__ = True
     if not callable(step):
         raise ComponentError(
-            f"with num_envs=…, rlperf_vecenv_step needs a thunk that steps every env once, not "
+            f"with num_envs=…, rlperf_vecenv_step needs a function without arguments that steps every env once, not "
             f"{type(step).__qualname__}; an env says by its num_envs how many there are"
         )
     instead = f"rlperf_vecenv_step(lambda: env.step(actions), num_envs={num_envs})"
@@ -95,10 +95,11 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
 
     def check() -> object:
         __tracebackhide__ = True
-        returned = finished(step(), "the thunk")
+        returned = finished(step(), "the function")
         if can_be_stepped(returned):
             raise ComponentError(
-                f"the thunk returned {type(returned).__qualname__}, an env, and steps nothing: with num_envs=… it has "
+                f"the function returned {type(returned).__qualname__}, an env, and steps nothing: "
+                "with num_envs=… it has "
                 "to step every env once; one that makes an env is given without num_envs"
             )
         return returned
@@ -141,7 +142,7 @@ def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
     if num_envs is None:
         raise ComponentError(
             f"{type(env).__qualname__} has neither num_envs, as a vector env has, nor action_space with sample(), as a "
-            "single env has; for any other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
+            "single env has; for any other env, give a function without arguments: rlperf_vecenv_step(step, num_envs=8)"
         )
     check_count("num_envs", num_envs)
     mode = autoreset_mode(env)

@@ -47,7 +47,8 @@ class TianshouStepper(AutoresetStepper):
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:
         if env.is_async:
             raise ComponentError(
-                "the vector env waits for some of its workers only: give a thunk that steps it, and how many envs a "
+                "the vector env waits for some of its workers only: give a function without "
+                "arguments that steps it, and how many envs a "
                 "call steps, rlperf_vecenv_step(step, num_envs=…)"
             )
         self._seed = seed
@@ -100,7 +101,9 @@ def _updater(trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: in
     if isinstance(trainer, OffPolicyAlgorithm):
         raise ComponentError(
             f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; give rlperf_sac_update its "
-            "trainer, algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a thunk"
+            "trainer, "
+            "algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a function "
+            "without arguments"
         )
     owner: Any = SimpleNamespace(algorithm=trainer.algorithm, buffer=trainer.params.training_collector.buffer)
     if not isinstance(owner.algorithm, SAC | DiscreteSAC):
@@ -131,7 +134,8 @@ class TianshouRoller(Roller):
         collector = agent.params.training_collector if isinstance(agent, OnPolicyTrainer) else agent
         if isinstance(collector, AsyncCollector):
             raise ComponentError(
-                "an AsyncCollector collects more steps than n_steps; give rlperf_ppo_collect a thunk, and the env "
+                "an AsyncCollector collects more steps than n_steps; give rlperf_ppo_collect a "
+                "function without arguments, and the env "
                 "steps it collects: rlperf_ppo_collect(collect, items=2048)"
             )
         if isinstance(agent, OnPolicyTrainer) and collector.policy is not agent.algorithm.policy:
