@@ -213,6 +213,7 @@ class EndOfRun:
             verbose=verbose,
             kept=kept,
             has_page=self._has_page,
+            alone=self._command([], *([] if against else ["--rlperf"])),
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""

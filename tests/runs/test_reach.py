@@ -381,6 +381,7 @@ def test_the_notes_on_a_change(wording: Any) -> None:
     """How to write a test is a part of each."""
     found: list[notes.Note] = [
         notes.Untested(14, (F,), ()),
+        notes.Untested(14, (F,), (), is_selection=True),
         notes.Untested(
             14, (F, G, H, *(replace(F, name=f"f{number}") for number in range(4))), ("test_it.py::test_fork",)
         ),
