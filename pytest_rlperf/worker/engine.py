@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
 from time import monotonic, process_time
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
 from pytest_rlperf.worker.room import with_room
-from pytest_rlperf.worker.seeds import Seeds
+from pytest_rlperf.worker.seeds import GENERATORS, Seeds
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
@@ -119,9 +120,13 @@ class Engine:
 
     def watch_imports(self) -> None:
         """Seed generators when they are loaded, and hold PyTorch's threads if copies of this process have the tests."""
-        self.seeds.watch_imports()
-        if self._start.shared.forks:
-            AfterImport(("torch",), HeldThreads).begin()
+        self.seeds.begin_imports()
+        AfterImport(GENERATORS, self._after_import).begin()
+
+    def _after_import(self, module: ModuleType) -> None:
+        self.seeds.seed_once(module.__name__)
+        if module.__name__ == "torch" and self._start.shared.forks:
+            HeldThreads(module)
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every loaded random generator."""
