@@ -174,7 +174,7 @@ class Engine:
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():
-                return meter.allocations(order.calls, self._start.own.tree)
+                return meter.allocations(order.calls, self._start.own.tree, self._start.shared.packages)
             case wire.FindCompiled():
                 return meter.programs.last()
             case wire.Explain():

@@ -6,7 +6,7 @@ import gc
 import mmap
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import repeat
@@ -405,11 +405,11 @@ class Meter:
         """Return the resources that this process holds after the calls of all slices so far."""
         return replace(read_usage(self._calls), compiled=self.programs.count())
 
-    def allocations(self, calls: int, tree: str) -> list[Allocation]:
-        """Return the lines of code below ``tree`` that allocate what further calls keep, the largest first."""
+    def allocations(self, calls: int, tree: str, packages: Collection[str]) -> list[Allocation]:
+        """Return the lines below ``tree``, or of ``packages``, that allocate what further calls keep, largest first."""
         __tracebackhide__ = True
         with quiet():
-            found = find_allocations(self.workload.call, self.workload.setup, calls, tree)
+            found = find_allocations(self.workload.call, self.workload.setup, calls, tree, packages)
         self.workload.processed(0)
         return found
 
