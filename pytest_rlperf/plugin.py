@@ -52,8 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
             return
         if sys.platform == "win32":  # before any import of modules that only POSIX has
             raise options.usage_error(
-                "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
-                "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
+                "--rlperf works only on Linux and macOS: use WSL, or leave --rlperf out. The tests then run once, and "
+                "are checked and not measured; `rlperf show` reads the files of runs on any system"
             )
         before = frozenset(sys.modules)
         if settings.bisect is None:

@@ -595,14 +595,14 @@ class EndIdle(Order[list[float]], frozen=True):
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The figures of one side by itself, its workers' resources over time, their counts, and their rounds."""
+    """The figures of one side, its workers' resources over time, their counts, and their rounds."""
 
     workers: list[WorkerRecord]
     phases: list[Phase]
     traced_call_s: float
     notes: list[str]
-    usages: list[list[Usage]]
-    tallies: list[Tally]
+    usages: list[list[Usage]] = []
+    tallies: list[Tally] = []
     rounds: list[Rounds | None] = []
 
 
@@ -739,39 +739,16 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(str(value))
 
 
-def reported_of(fields: object) -> Reported:
-    """Return a report from the output of :func:`as_json`; ValueError for anything else."""
-    return msgspec.convert(fields, Reported)
+def from_json(fields: object, kind: type[T]) -> T:
+    """Return the message or the settings from the output of :func:`as_json`; ValueError for anything else."""
+    return msgspec.convert(fields, kind)
 
 
-def start_of(settings: dict[str, Any]) -> Start:
-    """Return a template's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, Start)
+def receive(connection: Connection, kinds: Any) -> Any:
+    """Return a process's next message of these kinds.
 
-
-def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
-    """Return a driver's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, DriverSettings)
-
-
-def answer(order: int, value: object) -> Answer:
-    """Return the answer to the order of this number."""
-    return Answer(order, msgspec.to_builtins(value, str_keys=True, enc_hook=str))
-
-
-def receive_from_worker(connection: Connection) -> FromWorker:
-    """Return a worker's next message; EOFError or OSError if it is gone, UnreadableError if it cannot be one."""
-    message: FromWorker = _received(connection, FromWorker)
-    return message
-
-
-def receive_from_driver(connection: Connection) -> FromDriver | Imported:
-    """Return the next message of a driver or a preload server; the errors are those of :func:`receive_from_worker`."""
-    message: FromDriver | Imported = _received(connection, FromDriver | Imported)
-    return message
-
-
-def _received(connection: Connection, kinds: Any) -> Any:
+    EOFError or OSError if the process is gone, UnreadableError if what it sends cannot be such a message.
+    """
     try:
         data = connection.recv_bytes(FRAME_MOST)
     except OSError as error:
@@ -795,16 +772,9 @@ def answer_to(order: Order[T], answer: Answer) -> T:
     return value
 
 
-def receive_order(connection: Connection) -> ToWorker:
-    """Wait for a worker's or a template's next message; EOFError or OSError when their driver is gone."""
-    message: ToWorker = msgspec.convert(loads(connection.recv_bytes()), ToWorker, str_keys=True)
-    return message
-
-
-def receive_driver_order(connection: Connection) -> ToDriver:
-    """Wait for a driver's next message; EOFError or OSError when the run is gone."""
-    message: ToDriver = msgspec.convert(loads(connection.recv_bytes()), ToDriver, str_keys=True)
-    return message
+def receive_order(connection: Connection, kinds: Any) -> Any:
+    """Wait for a message of these kinds from the process that gives orders; EOFError or OSError when it is gone."""
+    return msgspec.convert(loads(connection.recv_bytes()), kinds, str_keys=True)
 
 
 def _refuse_constant(name: str) -> None:

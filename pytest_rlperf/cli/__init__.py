@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given[0].startswith("-") and given[0] not in names:
         from pytest_rlperf.options import renamed
 
-        known = f"there are: {', '.join(names)}{did_you_mean(given[0], names)}"
+        known = f"the commands are: {', '.join(names)}{did_you_mean(given[0], names)}"
         text = renamed(given[0]) or f"there is no command {given[0]!r}; {known}"
         parser.error(f"{text}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)
@@ -94,7 +94,7 @@ SUITE = _becomes_pytest(
 )
 BISECT = _becomes_pytest(
     "bisect",
-    "Find the first slower commit, or release of a dependency (pip:NAME==GOOD..BAD).",
+    "Find the first slower commit, or release of a dependency (pip:NAME==GOOD..BAD); end with 0 if found, 1 if not.",
     "rlperf bisect v1.2.0..v1.3.0 tests/test_perf.py::test_gae",
     lambda between: [f"--rlperf:bisect={between}"],
     takes="GOOD[..BAD]",

@@ -220,7 +220,7 @@ def check_observations(observations: Any, num_envs: int) -> None:
     for path, array in leaves(observations, "observation"):
         if tuple(array.shape[:1]) != (num_envs,):
             raise ComponentError(
-                f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
+                f"step() returned {path} of shape {tuple(array.shape)}; expected {num_envs} rows, one per env"
             )
 
 

@@ -409,11 +409,11 @@ class WorkerRecord:
 class Result:
     """The figures of one test; a fixture's call returns them.
 
-    ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls of
-    ``traced_call_s`` seconds each, the whole that they are parts of; 0.0 if nothing was traced. ``notes`` say what the
-    measurement lacked. ``counting`` is the work of one call, ``shares`` are the parts of its time; None and empty if
-    not asked for. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave out
-    default values, here and in the records below, so a default never changes.
+    ``items`` is the mean number of items per call, and ``unit`` their name. ``phases`` are means over traced calls,
+    which take ``traced_call_s`` seconds each; 0.0 if nothing was traced. ``notes`` say what the measurement lacked.
+    ``counting`` is the work of one call, None if nothing was counted. ``shares`` are the parts of its time, empty if
+    they were not requested. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave
+    out default values, here and in the records below, so a default never changes.
     """
 
     nodeid: str
@@ -448,12 +448,12 @@ class Result:
 
     @property
     def clock(self) -> str:
-        """The clock that decides: ``"cpu"`` if every worker was alone, else ``"wall"``."""
+        """The clock that decides: ``"cpu"`` if calls are long, never wait and use one thread, else ``"wall"``."""
         return "cpu" if all(worker.alone for worker in self.workers) else "wall"
 
     @property
     def call_s(self) -> float:
-        """The seconds per call: the median over the workers. NotMeasuredError without workers."""
+        """The seconds per call: the median over the workers. Raises NotMeasuredError without workers."""
         if not self.workers:
             raise NotMeasuredError(
                 f"{self.nodeid}: this run did not measure. Run with --rlperf, or guard with `if result.measured:`."
@@ -463,7 +463,7 @@ class Result:
 
     @property
     def mean_call_s(self) -> float:
-        """The mean seconds per call, rare calls included. NotMeasuredError without workers."""
+        """The mean seconds per call, rare calls included. Raises NotMeasuredError without workers."""
         return self.call_s * statistics.median(worker.mean_multiple for worker in self.workers)
 
     @property
@@ -473,11 +473,11 @@ class Result:
 
     @property
     def items_per_s(self) -> float:
-        """The throughput: items processed per second of measured time. NotMeasuredError without workers."""
+        """The throughput: items processed per second of measured time. Raises NotMeasuredError without workers."""
         return self.items / self.mean_call_s
 
     def phase(self, path: str) -> Phase:
-        """Return the phase at ``path``; KeyError names the known paths."""
+        """Return the phase at ``path``; raise KeyError, with the known paths, if there is none."""
         for phase in self.phases:
             if phase.path == path:
                 return phase
@@ -496,4 +496,4 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
             yield f"{place} is {value}, expected a positive number"
     for place, value in not_negative.items():
         if not 0 <= value < math.inf:
-            yield f"{place} is {value}, expected no negative number"
+            yield f"{place} is {value}, expected a number of at least 0"

@@ -47,6 +47,7 @@ from pytest_rlperf.report.wording import (
     pace_text,
     phases_note,
     plan_text,
+    touched_lines,
     under_way_text,
 )
 
@@ -91,8 +92,9 @@ class LogLines:
         self._plan: Plan | None = None
 
     def begin(self, test: str) -> None:
-        """Name what the next steps prepare."""
+        """Name what the next steps prepare; a search does so for each comparison."""
         self._name = test
+        self._told.clear()
 
     def show(self, step: str) -> None:
         """Write the step, if the last line is old enough."""
@@ -345,8 +347,8 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
 
     def write(console: Console) -> None:
         print_table(console, _trial_table(checks), ruled=False)
-        console.print(Text("rows: today's code against itself; +N %: with that much real work added to one side"))
-        console.print(Text("each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED"))
+        console.print(Text("rows: today's code compared with itself; +N %: with that much real work added to one side"))
+        console.print(Text("each cell: the change seen, and ✓ if the verdict is right, ? if it is UNDECIDED"))
         console.print()
         reasons = [("", sentence) for sentence in fitness_lines(checks, fitness)]
         print_facts(console, [("machine", machine), ("fit", "yes" if fitness.is_fit else "no"), *reasons])
@@ -418,12 +420,22 @@ def bisection_lines(
     if others:
         before = units.counted(len(others), "candidate")
         yield f"the first slower one is {bad.title}, or one of {before} right before it, which have no verdict"
+        for each in [*others, bad][-_MOST:]:
+            yield shown(f"  {each.title} {each.written}: {each.subject}" if each.subject else f"  {each.title}")
     else:
-        yield f"{bad.title} is the first slower one"
-    for each in [*others, bad][-_MOST:]:
-        if each.about or others:
-            yield shown(f"  {each.title} {each.about}".rstrip())
-    yield from comparison_lines(f"{bad.title} against {good.title}", found)
-    if bad.about:
+        yield shown(f"{bad.title} is the first slower one{f': {bad.subject}, {bad.written}' if bad.subject else ''}")
+    for key, outcome in found.items():
+        changed = [] if isinstance(outcome, str) else touched_lines(outcome)
+        yield shown("; ".join([f"{key} against {good.title}: {_result(outcome)}", *changed]))
+    if bad.subject:
         yield f"look: git show {bad.spec}"
     yield f"again: {command}"
+
+
+def not_slower_lines(first: Candidate, last: Candidate, found: Mapping[str, Outcome | str]) -> Iterator[str]:
+    """Yield the lines on a search that had nothing to search for: no test is slower on the last candidate."""
+    yield f"not found: no test is SLOWER on {last.title} against {first.title}"
+    unsettled = [key for key, each in found.items() if not isinstance(each, str) and each.verdict.is_open]
+    if unsettled:
+        command = shown(f"rlperf bisect {first.range_to(last)} {shlex.join(unsettled)}")
+        yield f"with more pairs for what is UNDECIDED: {command} -o rlperf_pairs=3..30"

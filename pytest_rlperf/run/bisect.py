@@ -15,7 +15,8 @@ from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config, usage_error
-from pytest_rlperf.report.terminal import bisection_lines, comparison_lines
+from pytest_rlperf.reach.coverage import Coverage
+from pytest_rlperf.report.terminal import bisection_lines, comparison_lines, not_slower_lines
 from pytest_rlperf.run.conclusion import error_line
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
@@ -81,26 +82,40 @@ class BisectRun(MeasuredRun):
         self._compared: tuple[int, int] | None = None
         self._found: dict[str, Outcome | str] = {}
         self._tests: list[str] = []  # those that are slower on the last candidate
+        self._comparisons: list[pytest.TestReport] = []
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the first slower candidate, and the last one that is not, are known and compared."""
+        last = len(self._candidates) - 1
+        return next_probe(last, self._verdicts) is None and self._compared == ends(last, self._verdicts)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Store nothing."""
+        """Store nothing; fail unless one candidate is known to be the first slower one."""
+        if exitstatus == pytest.ExitCode.OK and self._verdicts:
+            good, bad = ends(len(self._candidates) - 1, self._verdicts)
+            if not (self._tests and self._is_over and bad == good + 1):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the commit found and how it compares with the one before, or the range that is left."""
         if not self._verdicts:
             return  # the run ended before anything was compared, with its own message
-        last = len(self._candidates) - 1
-        good, bad = step = ends(last, self._verdicts)
-        is_over = next_probe(last, self._verdicts) is None and self._compared == step
-        if is_over:
+        good, bad = ends(len(self._candidates) - 1, self._verdicts)
+        lines = bisection_lines(self._candidates[good : bad + 1], self._tests, self._found if self._is_over else {})
+        if not self._tests:
+            lines = not_slower_lines(self._candidates[0], self._candidates[-1], self._found)
+        elif self._is_over:
             super().pytest_terminal_summary(terminalreporter)
         terminalreporter.section("rlperf bisect")
-        for line in bisection_lines(self._candidates[good : bad + 1], self._tests, self._found if is_over else {}):
+        for line in lines:
             terminalreporter.write_line(for_log(line))
+        # pytest's last line counts reports, and no test is reported.
+        terminalreporter.stats["comparison" if len(self._comparisons) == 1 else "comparisons"] = self._comparisons
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
-        """Probe until no probe is left, or the budget is spent; UsageError if there is nothing to search."""
+        """Probe until no probe is left, or the budget is spent."""
         started_s = time.monotonic()
         progress.begin(self._range)
         try:
@@ -112,9 +127,9 @@ class BisectRun(MeasuredRun):
                 self._compare(session, progress, 0, number)
                 verdict = verdict_on(self._found.values())
                 self._show(verdict, self._candidates[number])
-                if number == last:
-                    self._begin(session)
                 self._verdicts[number] = verdict
+                if number == last and not self._keep_slower(session):
+                    return
         except SideError as error:
             raise usage_error(f"rlperf bisect {self._settings.bisect}: {error}") from None
         finally:
@@ -137,6 +152,8 @@ class BisectRun(MeasuredRun):
         loop = ProbeLoop(self._config, self._run, self._began, make_lanes(self._config, self._run), progress)
         self._found = loop.compare(session, self._candidates[base], self._candidates[head])
         self._compared = base, head
+        title = self._candidates[head].title
+        self._comparisons.append(pytest.TestReport(title, ("", None, title), {}, "passed", None, "call"))
 
     def _show(self, verdict: str, candidate: Candidate) -> None:
         """Show a verdict on a candidate."""
@@ -146,17 +163,14 @@ class BisectRun(MeasuredRun):
             for line in comparison_lines(f"{verdict} {candidate.title}", self._found):
                 reporter.write_line(for_log(line))
 
-    def _begin(self, session: pytest.Session) -> None:
-        """Keep the tests that are slower on the last candidate; SideError if there are none."""
-        first, *_, last = self._candidates
-        self._found = {key: outcome for key, outcome in self._found.items() if verdict_on([outcome]) == BAD}
-        if not self._found:
-            raise SideError(
-                f"no test is SLOWER on {last.title} against {first.title}: name another range, or allow more "
-                "rlperf_pairs where one is UNDECIDED"
-            )
-        session.items[:] = [item for item in session.items if result_key(item) in self._found]
-        self._tests = list(self._found)
+    def _keep_slower(self, session: pytest.Session) -> list[str]:
+        """Keep the tests that are slower on the last candidate, and return their keys."""
+        slower = {key: outcome for key, outcome in self._found.items() if verdict_on([outcome]) == BAD}
+        if slower:
+            self._found = slower
+            session.items[:] = [item for item in session.items if result_key(item) in slower]
+        self._tests = list(slower)
+        return self._tests
 
 
 class ProbeLoop(TestLoop):
@@ -167,6 +181,7 @@ class ProbeLoop(TestLoop):
         self._pair = base, head
         self.run_state.settings = replace(self.run_state.settings, against=base.spec)
         self.run_state.outcomes.tests.clear()
+        self.run_state.coverage = Coverage()
         self._reasons: dict[str, str] = {}
         keys = [result_key(item) for item in session.items]
         try:

@@ -26,8 +26,8 @@ from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
-from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
-from pytest_rlperf.run.results import PairsMeasured, contributions_of, make_result, scaled_to_judged_time
+from pytest_rlperf.run.pairs import OpenPair, Pairs, PairsTaken
+from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
@@ -65,7 +65,7 @@ class LiveComparison:
         UnpairedError if there is nothing to measure, or if the work differs between the sides. SideError if a side has
         the other side's code. RetryFreshError if new interpreters should measure.
         """
-        taken = yield from take_pairs(self._test, self._open, history)
+        taken = yield from Pairs(self._test, self._open, history).take()
         taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)
@@ -141,15 +141,17 @@ class LiveComparison:
         test.show("looking where the time goes")
         more = test.ask(taken.first, wire.TraceMore(missing), test.settings.max_time_s + test.patience_s)
         traced = yield from test.in_lane(taken.first, more)
-        return taken._replace(measured=PairsMeasured.of(measured.pairs, [*measured.traced, *traced]))
+        return taken._replace(measured=replace(measured, traced=(*measured.traced, *traced)))
 
     def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
         """Return the head's result and the comparison, from the figures of all pairs."""
         test, sides, measured = self._test, self._drivers.sides, taken.measured
         assert test.called is not None
         base, result = (
-            replace(scaled_to_judged_time(make_result(test.key, test.called, side)), counting=counting)
-            for side, counting in zip((measured.base, measured.head), self._counting.learned(), strict=True)
+            replace(
+                scaled_to_judged_time(make_result(test.key, test.called, measured.of_side(side))), counting=counting
+            )
+            for side, counting in zip(("base", "head"), self._counting.learned(), strict=True)
         )
         parts = contributions_of(measured, base, taken.verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)

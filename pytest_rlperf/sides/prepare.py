@@ -11,17 +11,20 @@ from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
-from packaging.version import Version
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import content_of, open_cache
 from pytest_rlperf.sides.environment import (
+    file_at,
     installed_versions,
     make_environment,
-    make_side,
     parent_state,
+    python_in,
+    run_time_caches,
+    side_args,
+    side_variables,
     site_packages,
+    start_path,
 )
 from pytest_rlperf.sides.git import NoRepositoryError, Repository, find_repository, short
 from pytest_rlperf.sides.installs import (
@@ -92,7 +95,7 @@ def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
     lock = copied.lock
     if lock is None:
         return ()
-    return (f"git did not remove its lock {lock}; where no git command runs, one was killed: rm {lock}",)
+    return (f"git did not remove its lock {lock}; if no git command is running, one was killed: rm {lock}",)
 
 
 class Preparation:
@@ -113,24 +116,21 @@ class Preparation:
         kind, parts = parse_spec(spec_text)
         if kind == "git":
             commit = self._repository.resolve(parts[0])
-            return self._compared(self._checked_out(commit.sha, commit.title), commit.sha)
+            return self._compared(self._checked_out(commit.sha, commit.title), sha=commit.sha)
         if kind == "dir":
             return self._compared(self._checkout(self._project.directory / parts[0]))
         if kind == "pip":
             return pip_sides(parts, self._today_with, open_cache(self._top), self._on_step)
         return python_sides(parts[0], self._project, self._top, self._on_step)
 
-    def commit(self, sha: str, title: str = "commit") -> Sides:
-        """Return the comparison with a baseline's commit, which must be a full SHA in the local history.
-
-        Reports name the commit by ``title`` and its SHA.
-        """
+    def commit(self, sha: str) -> Sides:
+        """Return the comparison with a baseline's commit, which must be a full SHA in the local history."""
         if not self._repository.has_commit(sha):
             raise SideError(
-                f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
+                f"commit {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
                 "git fetch may bring it (in CI: fetch-depth: 0)"
             )
-        return self._compared(self._checked_out(sha, f"{title} {short(sha)}"), sha)
+        return self._compared(self._checked_out(sha, f"commit {short(sha)}"), sha=sha)
 
     def alone(self) -> Sides:
         """Return today's tree as both sides, to be measured only: a copy, or the tree itself if none can be made."""
@@ -142,6 +142,10 @@ class Preparation:
 
     def between(self, base: Candidate, head: Candidate) -> Sides:
         """Return the comparison of two candidates, both with today's tests; SideError if one is not available."""
+        if base.is_commit:
+            one, other = (self._repository.resolve(each.spec) for each in (base, head))
+            # Without the base's SHA: a search also finds a slowdown that a commit accepts.
+            return self._compared(self._checked_out(one.sha, one.title), self._checked_out(other.sha, other.title))
         before, packages = self._candidate(base, head)
         after, others = self._candidate(head, base)
         return Sides(before, after, tuple(dict.fromkeys((*packages, *others))), None, ())
@@ -193,7 +197,7 @@ class Preparation:
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's test files."""
         if not path.is_dir():
-            raise SideError(f"dir:{path} names no directory to compare with")
+            raise SideError(f"dir:{path} is not a directory to compare with")
         own, other = self._repository, find_repository(path)
         if other.top == own.top:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
@@ -204,24 +208,25 @@ class Preparation:
 
     # ------------------------------------------------------------------ how a side's processes start
 
-    def _compared(self, base: _Version, sha: str | None = None) -> Sides:
-        """Return the comparison of a version with today's."""
-        head, trees = self._head, (base.tree, self.today.tree)
+    def _compared(self, base: _Version, head: _Version | None = None, sha: str | None = None) -> Sides:
+        """Return the comparison of a version with another, or with today's."""
+        uncommitted = ["today's tree has uncommitted changes"] if head is None and self._is_dirty else []
+        head = head or self._head
+        trees = base.tree, head.tree
         # A new file that git does not know yet is more often an output than a source, so it comes last.
         new = self._repository.new_files()
         changed = tuple(sorted(differing_files(*trees, self._tests), key=lambda name: (name in new, name)))
         compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
         known = [name for name in changed if name not in new]
-        sources = tuple(_sources(self.today.tree, known, compiled)) if compiled else ()
+        sources = tuple(_sources(head.tree, known, compiled)) if compiled else ()
         # Equal trees are not measured, so they need no build.
         build = self._why_build(sorted(compiled), sources) if changed else None
         sides, built = self._both((base, head), trees, build)
         notes = (
-            *(["today's tree has uncommitted changes"] if self._is_dirty else []),
+            *uncommitted,
             *([built] if built else []),
             *self._left_behind(),
-            *head.notes,
-            *base.notes,
+            *dict.fromkeys((*head.notes, *base.notes)),
         )
         found = Sides(sides[0], sides[1], packages=(), changed=changed, notes=notes, commit=sha)
         return replace(
@@ -231,7 +236,7 @@ class Preparation:
             sources=sources,
             left_out=self.today.left_out,
             tests=self._tests.among(self.today.tree),
-            modules=self._modules(changed, next(iter(sources), ""), sides[1]),
+            modules=self._modules(head.tree, changed, next(iter(sources), ""), sides[1]),
             libraries=frozenset(_libraries(changed, *sides)),
         )
 
@@ -254,9 +259,9 @@ class Preparation:
             return mapped, f"{build.reason}, but its project does not build it"
         return built, f"built on both sides: {build.reason}"
 
-    def _modules(self, changed: tuple[str, ...], source: str, side: Side) -> dict[str, str]:
+    @staticmethod
+    def _modules(tree: Path, changed: tuple[str, ...], source: str, side: Side) -> dict[str, str]:
         """Return modules with their changed files; if a compiled file's ``source`` changed, every package has it."""
-        tree = self.today.tree
         packages = [name for name in files_in(tree) if PurePosixPath(name).name == "__init__.py"] if source else []
         found = dict.fromkeys(modules_of(tree, packages, side.path), source)
         return {**found, **modules_of(tree, changed, side.path), **dict(loaded_from_checkouts({*changed}))}
@@ -267,7 +272,7 @@ class Preparation:
         if not places:
             return []
         return [
-            f"git ignores {_first_of(places, 2)}, too large to be copied unasked: neither side has it; "
+            f"git ignores {_first_of(places, 2)}, too large to be copied by default: neither side has it; "
             f"rlperf_also = {places[0]}* in pytest's settings copies it"
         ]
 
@@ -287,13 +292,26 @@ class Preparation:
         first: Path | None = None,
         hidden: Iterable[str] = (),
     ) -> Side:
-        caches = self._new_directory()
-        settings = self._project.inipath
+        """Return how the processes of a version are started, in its environment and at its place."""
+        project, python, settings = self._project, python_in(environment), self._project.inipath
         if place.trees:
-            settings = settings_file(self.today, settings, self._project.rootdir, place)
-        homes = homes if first is None else (first, *homes)
-        packages = (*(() if first is None else import_packages(first)), *hidden)
-        return make_side(self._project, place, environment, version.label, settings, caches, homes, packages)
+            settings = settings_file(self.today, settings, project.rootdir, place)
+        directory = place.of(project.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        variables = side_variables(project, place, environment)
+        variables.update(run_time_caches(self._new_directory()))
+        return Side(
+            label=version.label,
+            python=python,
+            path=start_path(python, project, place, variables),
+            directory=directory,
+            args=side_args(project, place, settings),
+            files=tuple(file_at(project, place, path) for path in project.files),
+            environment=variables,
+            homes=homes if first is None else (first, *homes),
+            tree=place.tree if place.trees else None,
+            packages=(*(() if first is None else import_packages(first)), *hidden),
+        )
 
     # ------------------------------------------------------------------ builds
 
@@ -376,9 +394,11 @@ class Preparation:
     # ------------------------------------------------------------------ candidates of a search
 
     def _candidate(self, wanted: Candidate, other: Candidate) -> tuple[Side, tuple[str, ...]]:
-        """Return the side of a candidate, and the packages that differ; an installed release is today's side."""
+        """Return the side of a release, and the packages that differ; an installed release is today's side."""
+        from packaging.version import Version
+
         name, _, release = wanted.spec.removeprefix("pip:").partition("==")
-        version = installed_versions().get(normalized(name)) if release else None
+        version = installed_versions().get(normalized(name))
         is_here = version is not None and Version(version) == Version(release)
         sides = self.against((other if is_here else wanted).spec)
         return sides.head if is_here else sides.base, sides.packages
@@ -403,8 +423,8 @@ class Preparation:
                 f"the working tree has uncommitted changes ({_first_of(changed, 3)}), which are in no commit of "
                 "the search: commit them, or git stash -u"
             )
-        found = [(first.sha, ""), *((sha, f"{day} {author}: {subject}") for sha, author, day, subject in logged)]
-        return [Candidate(short(sha), f"commit {short(sha)}", about) for sha, about in found]
+        found = [(first.sha, "", ""), *((sha, subject, f"{day} {author}") for sha, author, day, subject in logged)]
+        return [Candidate(short(sha), f"commit {short(sha)}", *about) for sha, *about in found]
 
     def _uncommitted(self) -> list[str]:
         """Return the files that differ from HEAD, without test files, which are today's everywhere.

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import os
-import random
 import signal
 import sys
 from contextlib import AbstractContextManager
@@ -28,8 +27,10 @@ from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.observe.footprint import footprint
 from pytest_rlperf.observe.observer import LoadedFiles, Observer
 from pytest_rlperf.observe.recorder import FunctionRecorder
+from pytest_rlperf.spawn.after_import import AfterImport
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.guardian import LEAVE
+from pytest_rlperf.spawn.torch_threads import HeldThreads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
@@ -37,6 +38,7 @@ from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
 from pytest_rlperf.worker.room import with_room
+from pytest_rlperf.worker.seeds import Seeds
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
@@ -88,8 +90,8 @@ class Engine:
         self._start = start
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
-        self._seed = self._ended = 0
-        self._seeded: set[str] = set()
+        self.seeds = Seeds(start.own.number)
+        self._ended = 0
         self._modules: frozenset[str] = frozenset()
         self._scratch = Path(start.own.scratch)
         self._loaded_files = LoadedFiles(start.shared.watched, start.shared.packages, alike)
@@ -97,7 +99,7 @@ class Engine:
         os.register_at_fork(after_in_child=self._leave_copies)
 
     def move(self, connection: Connection, scratch: Path) -> None:
-        """Go on in a copy of this process, with a connection and files of its own."""
+        """Set this engine up in a forked copy of its process, which gets its own connection and files."""
         self.connection.close()
         self.connection = connection
         self._owner = getpid()
@@ -115,13 +117,16 @@ class Engine:
             if not self.connection.closed:
                 self.connection.close()
 
+    def watch_imports(self) -> None:
+        """Seed generators when they are loaded, and hold PyTorch's threads if copies of this process have the tests."""
+        self.seeds.watch_imports()
+        if self._start.shared.forks:
+            AfterImport(("torch",), HeldThreads).begin()
+
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every loaded random generator."""
-        self._seed = seed
         self._ended = children_seen()[1]
-        self._seeded = set()
-        random.seed(seed)
-        self._seed_loaded()
+        self.seeds.begin(seed)
 
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
@@ -149,7 +154,7 @@ class Engine:
         __tracebackhide__ = True
         match order:
             case wire.Check():
-                self._seed_loaded()  # modules that the test's fixtures were the first to import
+                self.seeds.seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, second_call_s = meter.check()
                 items, calls = meter.workload.processed(1), meter.workload.checked()
                 loaded, children = self.loaded(), _had_children(self._ended)
@@ -229,18 +234,10 @@ class Engine:
         if self.connection.closed:
             _exit(1)
         try:
-            return wire.receive_order(self.connection)
+            order: wire.ToWorker = wire.receive_order(self.connection, wire.ToWorker)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
-
-    def _seed_loaded(self) -> None:
-        """Seed NumPy's and PyTorch's global generators, each once per test, without importing either."""
-        for name in {"numpy", "torch"} - self._seeded:
-            module = sys.modules.get(name)
-            if module is not None:
-                seed = module.random.seed if name == "numpy" else module.manual_seed
-                seed(self._seed)
-                self._seeded.add(name)
+        return order
 
 
 def _call_until_settled(

@@ -35,7 +35,6 @@ from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.wire import Allocation, WarmUp
 from pytest_rlperf.worker.allocations import find_allocations
-from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.device import Accelerator, find_accelerator
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.worker.resources import (
@@ -56,6 +55,7 @@ from pytest_rlperf.worker.rounds import (
     steady_shape,
     traced_shape,
 )
+from pytest_rlperf.worker.shares import explain
 from pytest_rlperf.worker.slowdowns import steps_for
 from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
@@ -227,7 +227,9 @@ class Meter:
         with quiet():
             if order.limit_s > 0:
                 self._warm(workload, order)
-            self._settle_kernels(self._make_kernels() if order.kernels else {})
+            self._kernels = self._make_kernels() if order.kernels else {}
+            for kind, kernel in self._kernels.items():
+                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
         self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
@@ -241,11 +243,6 @@ class Meter:
             accelerated=self.device is not None,
             calls=self._made,
         )
-
-    def _settle_kernels(self, kernels: Mapping[SliceKind, Callable[[], object]]) -> None:
-        self._kernels = kernels
-        for kind, kernel in kernels.items():
-            self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
 
     def _warm(self, workload: Timed, order: WarmUp) -> None:
         """Make as many calls as are ordered; if none are, as many as it takes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import builders
 import pytest
 from builders import git, write
-from example import OK, Example
+from example import FAILED, OK, Example
 from hypothesis import given
 from hypothesis import strategies as st
 from wording import Wording
@@ -119,8 +119,8 @@ def test_first_parents_are_the_candidates(tree: Path) -> None:
     """Oldest first and behind the good one, a merge as one; the next is one of those in the middle, as for git."""
     found = find(tree, "HEAD~3")
     assert [each.spec for each in found] == shas(tree, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
-    assert [each.about.partition(": ")[2] for each in found[1:]] == ["second", "merge", LAST]
-    assert "A <a@example.org>" in found[1].about
+    assert [each.subject for each in found[1:]] == ["second", "merge", LAST]
+    assert "A <a@example.org>" in found[1].written
     assert [each.spec for each in find(tree, "HEAD~3..HEAD~1")] == shas(tree, "HEAD~3", "HEAD~2", "HEAD~1")
     ranked = git(tree, "rev-list", "--bisect-all", "--first-parent", "HEAD", "^HEAD~3").splitlines()
     best = [line[:12] for line in ranked if "dist=1" in line]
@@ -274,13 +274,18 @@ def git_files(top: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+MORE = ("-o", "rlperf_pairs=2..12", "--rlperf-max-time=20", "-p", "rlperf", "-p", "no:cacheprovider")
+
+
 def test_first_slower_commit_is_named(slowing: Example) -> None:
-    """With the one before it that does not run, by the test that is slower; git's files are as they were."""
+    """With what it changed and the one before it that does not run, by the slower test; git's files are as they were.
+
+    The exit code says that the first slower one is not known.
+    """
     one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     slowing.write({"out.txt": ""})
     before = git_files(slowing.root)
-    more = ("-o", "rlperf_pairs=2..12", "--rlperf-max-time=20", "-p", "rlperf", "-p", "no:cacheprovider")
-    run = slowing.rlperf("bisect", "HEAD~4", *QUICK, *more, code=OK)
+    run = slowing.rlperf("bisect", "HEAD~4", *QUICK, *MORE, code=FAILED)
     assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
         ("bad", four, "test_x", "SLOWER"),
         ("bad", four, "test_same", "SAME"),
@@ -293,7 +298,21 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert three in first
     assert "1 candidate" in first
     assert [(line.split()[1], line.split()[-1]) for line in candidates] == [(two, "2"), (three, "3")]
-    assert f"{three} against commit {one}: tests/test_x.py::test_x: SLOWER" in verdict
+    assert f"tests/test_x.py::test_x against commit {one}: SLOWER" in verdict
+    assert "changed: mylib.py:4 work" in verdict
     assert look.endswith(f"git show {three}")
     assert again.endswith(f"rlperf bisect {one}..{three} tests/test_x.py::test_x")
     assert git_files(slowing.root) == before
+
+
+def test_exit_code_says_whether_it_was_found(slowing: Example) -> None:
+    """In a range in which nothing is slower it was not; pytest's last line counts the comparisons."""
+    three, four = shas(slowing.root, "HEAD~1", "HEAD")
+    nothing = slowing.rlperf("bisect", "HEAD~1", *QUICK, *MORE, code=FAILED)
+    assert f"no test is SLOWER on commit {four} against commit {three}" in nothing.section("rlperf bisect")
+    assert nothing.counts == "1 comparison"
+    slowing.write({"mylib.py": f"{LIBRARY}    scan()\n    scan()\n"})
+    slowing.commit("Scan once more")
+    found = slowing.rlperf("bisect", "HEAD~2", *QUICK, *MORE, "-k", "test_x", code=OK)
+    assert f"{shas(slowing.root, 'HEAD')[0]} is the first slower one: Scan once more" in found.section("rlperf bisect")
+    assert found.counts == "3 comparisons"
