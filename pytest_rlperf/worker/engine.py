@@ -160,10 +160,11 @@ class Engine:
         match order:
             case wire.Check():
                 self.seeds.seed_loaded()  # modules that the test's fixtures were the first to import
-                first_call_s, items = meter.check(), meter.workload.processed(1)
+                first_call_s, second_call_s = meter.check()
+                items, calls = meter.workload.processed(1), meter.workload.checked()
                 loaded, children = self.loaded(), _had_children(self._ended)
-                variables, output = library_variables(), meter.output
-                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
+                variables, made = library_variables(), (meter.output, calls, second_call_s)
+                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, *made)
             case wire.Count():
                 limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
@@ -184,7 +185,7 @@ class Engine:
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():
-                return meter.allocations(order.calls, self._start.own.tree)
+                return meter.allocations(order.calls, self._start.own.tree, self._start.shared.packages)
             case wire.FindCompiled():
                 return meter.programs.last()
             case wire.Explain():
