@@ -29,6 +29,8 @@ ENGINE: pytest.StashKey[Callable[[Workload, pytest.Item], Result]] = pytest.Stas
 
 _CALLED = pytest.StashKey[bool]()  # whether a test has measured its component
 
+_OF_OBJECTS = {"gae", "ppo", "ppo_update", "replay", "sac", "train"}  # which call no class, as a function would be
+
 CALLS = {
     "rlperf": "rlperf(function)",
     "rlperf_vecenv_step": "rlperf_vecenv_step(env)",
@@ -130,6 +132,12 @@ def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
         claim(request.node)
         try:
             measured = _first(make, args, kwargs, str(request.fixturename))
+            if isinstance(measured, type) and component in _OF_OBJECTS:
+                name = measured.__qualname__
+                raise ComponentError(
+                    f"{request.fixturename} measures an object, not the class {name}: make one, "
+                    f"{request.fixturename}({name}(…))"
+                )
             workload = make(*args, **kwargs)
             if phases is not None:
                 workload = _with_phases(workload, phases, measured)

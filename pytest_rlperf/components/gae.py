@@ -195,7 +195,15 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
 def _checked(gae: GaeCall, advantages: Any) -> Any:
     """Return one call's output, once its advantages match the float64 ones; of a thunk's, only the shape must match."""
     __tracebackhide__ = True
-    output = finished(gae.call(), "the GAE function")
+    try:
+        output = finished(gae.call(), "the GAE function")
+    except (AttributeError, TypeError) as failure:
+        if "Tensor" not in str(failure) and "numpy.ndarray" not in str(failure):
+            raise
+        raise ComponentError(
+            f"the GAE function does not take these arrays ({type(failure).__name__}: {failure}): rlperf_gae makes "
+            "NumPy's, and PyTorch's with backend='torch'"
+        ) from failure
     result = to_numpy(gae.advantages(output)).astype(np.float64)
     if result.shape != advantages.shape:
         raise ComponentError(

@@ -339,10 +339,11 @@ class _LiveJudge:
             pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
         if undecided.time_is_short and pairs is not None and (pairs <= most or not is_spread):
             return Remedy(RemedyKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))
-        if is_spread and undecided.other_work is not None:
-            return Remedy(RemedyKind.QUIET)
+        # More pairs settle it also beside other work, which a user of a shared machine cannot end.
         if pairs is not None and not undecided.time_is_short:
             return Remedy(RemedyKind.PAIRS, pairs)
+        if is_spread and undecided.other_work is not None:
+            return Remedy(RemedyKind.QUIET)
         wider = (percent / 100 for percent in range(1, 101) if percent / 100 > self._policy.tolerance)
         judges = ((tolerance, self._with_tolerance(tolerance)) for tolerance in wider)
         decide = (tolerance for tolerance, judge in judges if judge._chance(seen, spread, max(count, most)) >= _LIKELY)

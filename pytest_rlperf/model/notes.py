@@ -149,11 +149,15 @@ Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | Nothin
 
 @dataclass(frozen=True)
 class Untested:
-    """No measured test runs ``parts`` of the ``changed`` parts; the tests in ``may`` perhaps do."""
+    """No measured test runs ``parts`` of the ``changed`` parts; the tests in ``may`` perhaps do.
+
+    ``is_selection`` if the user selected some of the tests, so that others may run the parts.
+    """
 
     changed: int
     parts: tuple[ChangedPart, ...]
     may: tuple[str, ...]
+    is_selection: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pytest_rlperf.report.wording import (
     bounds_text,
     count_text,
     improved,
+    longer,
     more_work_text,
     rare_text,
     touched_lines,
@@ -25,6 +27,7 @@ from pytest_rlperf.report.wording import (
     verdict_lines,
 )
 
+_COMMANDS_MOST = 5  # for tests that are UNDECIDED
 _UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
 
@@ -55,16 +58,31 @@ class Summary:
 
 
 def next_steps(
-    outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool, kept: bool = False
+    outcomes: Sequence[Outcome],
+    command: str,
+    *,
+    saved: bool,
+    against: bool,
+    verbose: bool,
+    kept: bool = False,
+    has_page: bool = False,
+    alone: str = "pytest",
 ) -> list[NextStep]:
-    """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``."""
+    """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``.
+
+    A run that ``has_page`` has written its report as a page already. ``alone`` is the beginning of a command that
+    measures one test.
+    """
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
-    if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
+    if kept and not has_page and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
         steps.append(NextStep("write the report as a page", ("rlperf show --html report.html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
         showing = "rlperf show -v" if kept else f"{command} --rlperf -v"
         steps.append(NextStep("show every test's phases and what its figures rest on", (showing,)))
+    remedies = ((each.result.nodeid, longer(each.verdict.remedy)) for each in outcomes if each.verdict.remedy)
+    if lines := [f"{alone} {shlex.quote(key)} {option}" for key, option in remedies if option]:
+        steps.append(NextStep("settle what is UNDECIDED", tuple(lines[:_COMMANDS_MOST])))
     unsettled = [status for status in GRAVEST_FIRST if status in statuses & _UNSETTLED]
     if unsettled:
         places = tuple(f"{DOCS}/reading-a-report.md#{status.value.lower()}" for status in unsettled)

@@ -271,18 +271,22 @@ def _other_work(work: OtherWork) -> str:
     return f"other processes used {everything} of the CPUs, {name} {named} of one"
 
 
+def longer(remedy: Remedy) -> str:
+    """Return the option that gives a test more time or pairs, "" if the remedy is another one."""
+    options = {RemedyKind.TIME: "--rlperf-max-time=", RemedyKind.PAIRS: "-o rlperf_pairs=3.."}
+    return f"{options[remedy.kind]}{remedy.amount:g}" if remedy.kind in options else ""
+
+
 def _remedy_text(remedy: Remedy, reason: Reason) -> str:
     """Write the one change that would most likely decide."""
     amount = remedy.amount or 0.0
     match remedy.kind:
-        case RemedyKind.TIME:
-            return f"raise --rlperf-max-time to {amount:g}"
-        case RemedyKind.PAIRS:
-            return f"add -o rlperf_pairs=3..{amount:g}"
+        case RemedyKind.TIME | RemedyKind.PAIRS:
+            return f"measure it with {longer(remedy)}"
         case RemedyKind.TOLERANCE:
             return f"raise --rlperf-tolerance to {100 * amount:g}%"
         case RemedyKind.CALLS:
-            return "make a call longer, such as a whole episode"
+            return "make a call longer, such as a whole episode, or many calls: [f() for _ in range(100)]"
         case RemedyKind.COUNTS:
             return "fail on exact counts instead: --rlperf-findings=counts=gate"
         case RemedyKind.QUIET:
@@ -575,6 +579,8 @@ def _untested_text(note: notes.Untested) -> str:
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     few = f"{len(note.parts)} of {units.counted(note.changed, kind)}{unless}"
     end = example if is_little else "the run's JSON lists all of them"
+    if note.is_selection:
+        return f"none of the selected tests runs {few}: {names}; tests that are not selected may"
     return f"no test of this run runs {few}: {names}; {end}{see('writing-tests.md')}"
 
 

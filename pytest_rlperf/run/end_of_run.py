@@ -206,7 +206,14 @@ class EndOfRun:
         saved, command = self.run.saved, self._command(self._paths)
         against = self.settings.against is not None
         steps = next_steps(
-            self._outcomes, command, saved=saved is not None, against=against, verbose=verbose, kept=kept
+            self._outcomes,
+            command,
+            saved=saved is not None,
+            against=against,
+            verbose=verbose,
+            kept=kept,
+            has_page=self._has_page,
+            alone=self._command([], *([] if against else ["--rlperf"])),
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""

@@ -182,6 +182,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
         if self._run.shard is None:
             self._run.gated = self._gated(session.items)
+        self._run.is_selection = bool(self._left_out) or any("::" in argument for argument in session.config.args)
         self._end.items = {item.nodeid: item for item in session.items}
         line = self._progress(session.items)
         if session.items and self._settings.ray is not None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, for_log
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import (
@@ -133,7 +133,7 @@ class TestLoop:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if not is_closed and reporter is not None:
             fault = "the process that cleans up after tests did not answer, and was ended: was it stopped?"
-            reporter.write_line(f"rlperf: {fault}")
+            reporter.write_line(for_log(f"rlperf: {fault}"))
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError if its code cannot be had."""

@@ -79,9 +79,9 @@ class RunState:
     """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
 
     ``gated`` is how many gated tests share the run's error rate. If tests are divided, ``shard`` has the tests of this
-    run, and of the others. ``merged`` is the run as other machines have measured and judged it, None if this one did.
-    BaselineError if a baseline cannot be used. SideError if git refuses to read the tree whose figures are to be
-    stored.
+    run, and of the others. ``is_selection`` if the user selected some tests, as by -k. ``merged`` is the run as other
+    machines have measured and judged it, None if this one did. BaselineError if a baseline cannot be used. SideError if
+    git refuses to read the tree whose figures are to be stored.
     """
 
     def __init__(self, settings: Config, root: Path, begun: Iterable[notes.Note] = ()) -> None:
@@ -94,6 +94,7 @@ class RunState:
         self.notes: list[notes.Note] = [*begun]
         self.note(*map(notes.SkippedBaseline, self.baselines.faults))
         self.gated = 1
+        self.is_selection = False
         self.shard: Shard | None = None
         self.merged: RunFile | None = None
         self._root = root
@@ -118,10 +119,8 @@ class RunState:
         """Note which changed functions no test runs, and whether tests that the change cannot affect have moved."""
         coverage, tests = self.coverage, self.outcomes.tests
         if coverage.untested and self.shard is None and self.settings.bisect is None:
-            found = tuple(coverage.untested)
-            self.note(
-                notes.Untested(len(coverage.changed), found, tuple(sorted({*coverage.unknown})))
-            )  # tests end in any order
+            may = tuple(sorted({*coverage.unknown}))  # tests end in any order
+            self.note(notes.Untested(len(coverage.changed), tuple(coverage.untested), may, self.is_selection))
         verdicts = (outcome.verdict for key, outcome in tests.items() if key in coverage.untouched)
         estimates = [verdict.estimate for verdict in verdicts if verdict.estimate is not None]
         shift = shared_shift(estimates)

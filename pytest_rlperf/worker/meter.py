@@ -35,7 +35,6 @@ from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.wire import Allocation, WarmUp
 from pytest_rlperf.worker.allocations import find_allocations
-from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.device import Accelerator, find_accelerator
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.worker.resources import (
@@ -56,6 +55,7 @@ from pytest_rlperf.worker.rounds import (
     steady_shape,
     traced_shape,
 )
+from pytest_rlperf.worker.shares import explain
 from pytest_rlperf.worker.slowdowns import steps_for
 from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases

@@ -310,6 +310,14 @@ def test_odd_fixtures(project: Example, monkeypatch: pytest.MonkeyPatch) -> None
     assert listed("checks/test_perf.py") == ["test_walks_step", "test_gae", "test_walks_step_2"]
 
 
+def test_a_named_function_of_another_kind_is_a_call(project: Example) -> None:
+    """An update that takes rewards and values computes no advantages; its author completes the call."""
+    project.write({"rl.py": "def update(rewards, values, dones): ...\n"})
+    assert main(["init", "rl:update", "--output=test_perf.py"]) == 0
+    text = Path("test_perf.py").read_text(encoding="utf-8")
+    assert "    rlperf(lambda: update(rewards=..., values=..., dones=...))\n" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -431,6 +439,7 @@ def test_the_output(project: Example, capsys: pytest.CaptureFixture[str], wordin
             "taken.py": "class Buffer:\n    def __init__(self, config): ...\n    def sample(self, batch_size): ...\n",
             "needs.py": f"import not_installed_at_all\n{GAE}",
             "script.py": f"{GAE}\ndef main(): raise SystemExit\n\nmain()\n",
+            "loop.py": "if __name__ == '__main__':\n    while True:\n        act = 1\n        print(act)\n",
             "broken.py": "def (",
             "_hidden.py": GAE,
             "tests/test_it.py": GAE,
@@ -574,6 +583,19 @@ def test_of_a_project_in_torch(project: Example) -> None:
             id="buffers",
         ),
         pytest.param(
+            {
+                "many.py": BUFFER.replace("push(self, state, action,", "add_batch(self, states, actions,"),
+                "rows.py": BUFFER.replace("Memory", "Rows").replace(
+                    "push(self, state, action, reward, next_state, done)", "extend(self, transitions)"
+                ),
+            },
+            [
+                "buffer.add_batch(np.array([obs]), np.array([action]), np.array([1.0]), np.array([obs]), ",
+                "buffer.extend(transitions=[(obs, action, 1.0, obs, step % 10 == 9)])",
+            ],
+            id="buffers that take several transitions",
+        ),
+        pytest.param(
             {"mine.py": BUFFER + SAC, "ppo.py": PPO, "other.py": "class PPO:\n    def update(self): ..."},
             [
                 "buffer = Memory(capacity=10_000)",
@@ -591,6 +613,21 @@ def test_what_tests_are_made_of(project: Example, files: dict[str, str], lines: 
     assert main(["init"]) == 0
     text = Path("test_perf.py").read_text(encoding="utf-8")
     assert [line for line in lines if line not in text] == []
+
+
+def test_an_agent_of_a_script_is_made_with_its_own_arguments(project: Example) -> None:
+    """Its actions may be numbers, and its settings a class without required arguments."""
+    store = "def push(self, state, action, reward, next_state, done):\n        assert action in (0, 1)"
+    code = (
+        "class Args: ...\nclass DQN:\n    def __init__(self, args): self.args = args\n"
+        "    def update(self): self.args.n = 1\n"
+    )
+    project.write({"rl.py": BUFFER.replace("def push(self, state, action, reward, next_state, done):", store) + code})
+    assert main(["init"]) == 0
+    assert listed("test_perf.py") == ["test_memory_sample", "test_dqn_update"]
+    text = Path("test_perf.py").read_text(encoding="utf-8")
+    assert "        action = step % 2\n" in text
+    assert "agent = DQN(args=Args())\n" in text
 
 
 @pytest.mark.usefixtures("untried")

@@ -251,6 +251,26 @@ def test_a_failing_test_shows_a_fixture_by_its_name(tmp_path: Path) -> None:
     assert shown == [(name, name) for name in CALLS]
 
 
+def test_an_argument_of_another_kind_says_what_to_give(tmp_path: Path) -> None:
+    """A class in place of its object, and NumPy's arrays for a function of tensors."""
+    tests = """
+        class Agent:
+            def update(self, batch_size): ...
+
+        def gae(rewards, values):
+            raise TypeError("zeros_like(): argument 'input' must be Tensor, not numpy.ndarray")
+
+        def test_class(rlperf_sac_update):
+            rlperf_sac_update(Agent, batch_size=8)
+
+        def test_arrays(rlperf_gae):
+            rlperf_gae(gae)
+    """
+    run = Example(tmp_path, {"test_it.py": tests}).pytest(code=FAILED)
+    assert "rlperf_sac_update measures an object, not the class Agent: make one, rlperf_sac_update(Agent(…))" in run.out
+    assert "PyTorch's with backend='torch'" in run.error("test_arrays")
+
+
 def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:
     """It is that of `rlperf`, too."""
     run = Example(tmp_path).rlperf("inti", code=USAGE)

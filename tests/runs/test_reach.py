@@ -105,6 +105,7 @@ def test_a_page_has_the_function_on_both_sides(changed: tuple[Run, Path]) -> Non
     """Folded, beside each other; the run names the page."""
     run, page = changed
     assert f"wrote {page}" in run.out.splitlines()
+    assert "rlperf show --html" not in run.out
     text = page.read_text(encoding="utf-8")
     assert "<summary>lib.py:8 Buffer.sample</summary>" in text
     assert text.count("<details class=difference>") == 1
@@ -380,6 +381,7 @@ def test_the_notes_on_a_change(wording: Any) -> None:
     """How to write a test is a part of each."""
     found: list[notes.Note] = [
         notes.Untested(14, (F,), ()),
+        notes.Untested(14, (F,), (), is_selection=True),
         notes.Untested(
             14, (F, G, H, *(replace(F, name=f"f{number}") for number in range(4))), ("test_it.py::test_fork",)
         ),

@@ -25,6 +25,7 @@ _SIZES = {"stored": "[1_000, 10_000, 100_000]", "num_envs": "[8, 64]"}
 
 _VERSIONS = 4  # of a test, at most
 _LONG = 100  # characters of a line
+_REASON_MOST = 400  # characters of why a test is skipped
 _UNUSED = "  # noqa: F401"
 _WORD = r"(?<![\w.])\w+\b(?!=)"  # a word that stands for a value
 _NEEDED = {f"{name}.": f"import {name}" for name in ("gymnasium", "pytest", "torch")} | {"np.": "import numpy as np"}
@@ -72,6 +73,9 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }
 _ENVS = ("env", "envs", "vec_env", "venv")
 _LOCALS = (*_ENVS, "observation_space", "obs_space", "state_space", "action_space", "act_space")
+BATCHED = ("add_batch", "store_batch", "extend")
+"""Methods of buffers that take several transitions."""
+
 BUFFERS = ("buffer", "replay_buffer", "memory", "replay", "rb")
 _OBSERVED = tuple(name for name, values in _VALUES.items() if values in (("3",), ("(3,)",)))
 _ACTED = tuple(name for name, values in _VALUES.items() if values in (("1",), ("(1,)",)))
@@ -124,7 +128,9 @@ class Draft:
         varied = [name for name in _SIZES if name in re.findall(_WORD, body)]
         marks = "".join(f'@pytest.mark.parametrize("{name}", {_SIZES[name]})\n' for name in varied)
         if skip:
-            reason = json.dumps(textwrap.shorten(skip, _LONG), ensure_ascii=False)
+            parts = textwrap.wrap(textwrap.shorten(skip, _REASON_MOST), _LONG, drop_whitespace=False)
+            lines = [json.dumps(part, ensure_ascii=False) for part in parts]
+            reason = lines[0] if len(lines) == 1 else "".join(f"\n    {line}" for line in lines) + "\n"
             marks = f"@pytest.mark.skip({reason})\n{marks}"
             imports = {f"from {module} import {name}" if name else f"import {module}" for module, name in self.uses}
             body = f"{_block(imports | _needed(body))}\n\n{body}"
@@ -273,15 +279,19 @@ def call_text(name: str, function: Callable[..., Any], values: Mapping[str, str]
 
 def fill(name: str, method: str, function: Callable[..., Any], making: Making) -> tuple[list[str], list[str]]:
     """Return the lines that fill an object with transitions, and the names of unknown arguments."""
-    call, unknown = call_text(f"{name}.{method}", function, _TRANSITION)
+    values = _TRANSITION
+    if method in BATCHED:
+        values = {f"{each}{end}": f"np.array([{value}])" for each, value in _TRANSITION.items() for end in ("", "s")}
+        values |= dict.fromkeys(("transitions", "experiences"), f"[{_TRANSITION['transition']}]")
+    call, unknown = call_text(f"{name}.{method}", function, values)
     parameters = parameters_of(function)
     if len(call) > _LONG and not any(each.kind is each.KEYWORD_ONLY for each in parameters):
         call = re.sub(r"\b\w+=", "", call)
     lines = ["for step in range(stored):"]
-    words = {_TRANSITION.get(each.name.lower()) for each in parameters}
-    if words & {"obs", _TRANSITION["transition"]}:
+    words = {*re.findall(r"\b(obs|action)\b(?!=)", call)}
+    if "obs" in words:
         lines.insert(0, f"obs = {making.observed}")
-    if words & {"action", _TRANSITION["transition"]}:
+    if "action" in words:
         lines.insert(
             len(lines) if "step" in making.acted else 0, f"{'    ' * ('step' in making.acted)}action = {making.acted}"
         )

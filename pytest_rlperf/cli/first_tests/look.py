@@ -7,10 +7,12 @@ project: an import that would is refused.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -94,6 +96,11 @@ def _imported(orders: Orders) -> OwnProject:
             reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
             if isinstance(error, SystemExit):
                 reason += "; move the code that it runs below if __name__ == '__main__'"
+        if not source.is_test and not reason and (line := _loop_of_program(source.path)):
+            _tell(
+                place=f"{os.path.relpath(source.path)}:{line}",
+                reason="no test can import this loop: move it from below if __name__ == '__main__' into a function",
+            )
         project.registered |= {each: source.name for each in registry() if each not in before}
         sys.path += [each for each in path if each not in sys.path]
         if reason and not source.is_test:
@@ -101,6 +108,14 @@ def _imported(orders: Orders) -> OwnProject:
     os.chdir(orders.root)
     project.wanted = [_home(project, *each) for each in project.wanted]
     return project
+
+
+def _loop_of_program(path: str) -> int:
+    """Return the line of the first loop of some lines that a file runs only as a program; 0 if there is none."""
+    body = ast.parse(Path(path).read_bytes()).body
+    blocks = [each for each in body if isinstance(each, ast.If) and "__main__" in ast.dump(each.test)]
+    loops = (each for block in blocks for each in ast.walk(block) if isinstance(each, (ast.For, ast.While)))
+    return min((each.lineno for each in loops if (each.end_lineno or 0) - each.lineno > 1), default=0)
 
 
 def _home(project: OwnProject, module: str, name: str) -> tuple[str, str]:

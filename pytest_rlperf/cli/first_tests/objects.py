@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from pytest_rlperf.cli.first_tests.drafts import (
+    BATCHED,
     BUFFERS,
     Draft,
     Making,
@@ -19,7 +20,7 @@ from pytest_rlperf.cli.first_tests.drafts import (
 from pytest_rlperf.cli.first_tests.project import Buffer, OwnProject, bases_of, method_of, names_of, place_of, steps
 from pytest_rlperf.components.gae import takes_rollout
 
-_FILL = ("add", "push", "store", "append", "insert", "put", "remember", "store_transition", "add_transition")
+_FILL = ("add", "push", "store", "append", "insert", "put", "remember", "store_transition", "add_transition", *BATCHED)
 _DRAW = ("sample", "sample_batch", "random_batch", "sample_transition_batch", "get_batch", "draw")
 _UPDATE = ("update", "train_step", "update_parameters", "learn", "train", "gradient_step", "optimize")
 _COLLECT = ("collect", "collect_rollout", "collect_rollouts", "rollout")
@@ -32,17 +33,21 @@ _AGENT = re.compile("Agent|Actor|Policy|Network|Model")
 
 
 def functions(project: OwnProject) -> Iterator[Draft]:
-    """Yield drafts for GAE functions, with NumPy's and PyTorch's arrays."""
+    """Yield drafts for GAE functions, with NumPy's and PyTorch's arrays, and for the calls of other named functions."""
     for module, name, of in project.definitions():
         if isinstance(of, type):
             continue
         parameters = parameters_of(of)
         required = [each.name for each in parameters if each.default is each.empty]
-        if takes_rollout(name, names_of(of), required) or (project.is_wanted(of) and parameters):
+        if takes_rollout(name, names_of(of), required):
             bodies = [[f"rlperf_gae({name})"], [f'rlperf_gae({name}, backend="torch")']]
             if "torch" in vars(module):
                 bodies.reverse()
             yield project.draft(place_of(of), name, "rlperf_gae", [(module.__name__, name)], bodies)
+        elif project.is_wanted(of):
+            made = makings(name, of, project.known_in(module), ((module.__name__, name),))
+            bodies = [[*each.lines, f"rlperf(lambda: {each.expression})"] for each in made]
+            yield project.draft(place_of(of), name, "rlperf", made[0].uses, bodies, made[0].unknown)
 
 
 # --------------------------------------------------------------------------- replay buffers
@@ -56,7 +61,8 @@ def buffers(project: OwnProject) -> Iterator[Draft]:
         if not draw or not (first in _BATCH or project.is_wanted(of)):
             continue
         made = makings(name, of, project.known_in(module), ((module.__name__, name),))
-        filled = [_filled("buffer", of, making) for making in made]
+        # Many buffers take the number of an action only.
+        filled = [_filled("buffer", of, each) for each in (*made, *(replace(each, acted="step % 2") for each in made))]
         unknown = [*made[0].unknown, *filled[0][1]]
         call = "buffer" if draw == "sample" else f"lambda: buffer.{draw}(256)"
         bodies = [[*lines, f"rlperf_replay_sample({call}, batch_size=256)"] for lines, _ in filled]

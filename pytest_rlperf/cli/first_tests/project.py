@@ -67,9 +67,14 @@ class OwnProject:
             self.known[name].append(making)
 
     def known_in(self, module: ModuleType) -> dict[str, list[Making]]:
-        """Return the known values, one module's first."""
+        """Return the known values, one module's first, such as ``Args()`` for ``args``."""
         name = module.__name__
-        return {
+        ready = {
+            each.lower(): [Making((), f"{each}()", ((name, each),))]
+            for each, of in vars(module).items()
+            if is_a(of, type) and of.__module__ == name and not any(p.default is p.empty for p in parameters_of(of))
+        }
+        return ready | {
             each: sorted(values, key=lambda value: all(use[0] != name for use in value.uses))
             for each, values in self.known.items()
         }

@@ -94,7 +94,7 @@ def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
     """Add why named objects have no draft, if no other reason was reported; LookupError if none has one."""
     found = {name for draft in result.drafts for _, name in draft.uses[-1:]}
     for module, name in [each for each in wanted if each[1] not in found and not result.skipped]:
-        reason = "has no step and reset, no sample, no update and no collect: its test needs a zero-argument function"
+        reason = "has no step and reset, sample, update or collect: rlperf(lambda: …) measures any call of it"
         if not found:
             raise LookupError(f"{module}:{name} {reason}{see('writing-tests.md#fixtures')}")
         result.skipped.append((f"{module}:{name}", reason))

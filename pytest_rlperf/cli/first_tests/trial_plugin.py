@@ -127,5 +127,5 @@ def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
     lines = text.strip().splitlines() or [""]
     error = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1])
     places = re.findall(r"^([^\s/][^\s:]*\.py:\d+): ", text, re.MULTILINE)
-    error = error.removeprefix("pytest_rlperf.")
+    error = error.removeprefix("pytest_rlperf.").removeprefix("ComponentError: ")  # which says what to do
     return f"{error} ({places[-1]})" if places else error

@@ -18,7 +18,7 @@ from wording import Wording
 import pytest_rlperf
 from pytest_rlperf import units
 from pytest_rlperf.errors import in_encoding
-from pytest_rlperf.model.judged import Outcome, Shard, Status
+from pytest_rlperf.model.judged import Outcome, Remedy, RemedyKind, Shard, Status
 from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
@@ -110,6 +110,23 @@ def test_what_to_type_next_follows_from_the_verdicts() -> None:
     assert accepting.startswith("Rlperf-Accept: ")
     assert lines(same, command="pytest -v", verbose=True) == lines() == []
     assert lines(new, command="pytest -k a", saved=True) == ["pytest -k a --rlperf -v"]
+
+
+def test_the_command_that_settles_a_test_measures_it_alone() -> None:
+    """With the time or the pairs that it needs; other remedies are no command."""
+    remedies = Remedy(RemedyKind.PAIRS, 27), Remedy(RemedyKind.TIME, 40), Remedy(RemedyKind.QUIET)
+    tests = [
+        builders.outcome(
+            builders.result(f"t.py::test_{each.kind.value}[a b]"), builders.verdict(Status.UNDECIDED, remedy=each)
+        )
+        for each in remedies
+    ]
+    alone = "pytest --rlperf-against=v1"
+    steps = next_steps(tests, "pytest -k a", saved=False, against=True, verbose=True, alone=alone)
+    assert [line for step in steps for line in step.lines if line.startswith("pytest")] == [
+        f"{alone} 't.py::test_pairs[a b]' -o rlperf_pairs=3..27",
+        f"{alone} 't.py::test_time[a b]' --rlperf-max-time=40",
+    ]
 
 
 class Terminal(io.StringIO):
