@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -55,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
                 "--rlperf works only on Linux and macOS: use WSL, or leave --rlperf out. The tests then run once, and "
                 "are checked and not measured; `rlperf show` reads the files of runs on any system"
             )
+        gc.freeze()  # or the garbage collector would walk, for the imports below, all that conftests have loaded
         before = frozenset(sys.modules)
         if settings.bisect is None:
             from pytest_rlperf.run.hooks import MeasuredRun as Run
