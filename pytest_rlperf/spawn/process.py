@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which ta
 _FORK_HINT = "a package that it has loaded may hang when its process is forked"
 SILENCE_MOST_S = 40.0  # for a process that tells its master that it waits; a message to a worker may take less
 _TELL_S = 5.0
+_IDLE_MOST_S = 20.0  # of a copy that is to answer: it may wait for threads that only its original has
+_IDLE_LOOK_S = 2.0
+_IDLE_HINT = "a copy of a process lacks the threads that its modules have started"
 CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 
 
@@ -44,6 +48,25 @@ class ProcessLostError(Exception):
 
 class InterruptedWaitError(Exception):
     """The master of the waiting process has another order, or is gone."""
+
+
+class IdleTime:
+    """For how long processes have used no CPU time, as a look every now and then shows."""
+
+    def __init__(self, cpu_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._cpu_s, self._clock = cpu_s, clock
+        self._used_s = -1.0  # unknown
+        self._since_s = self._looked_s = clock()
+
+    def lasts_s(self) -> float:
+        """Return the seconds since the first look that found the CPU time of now."""
+        now_s = self._clock()
+        if now_s - self._looked_s >= _IDLE_LOOK_S:
+            self._looked_s = now_s
+            used_s = self._cpu_s()
+            if used_s != self._used_s:
+                self._used_s, self._since_s = used_s, now_s
+        return now_s - self._since_s
 
 
 class Process:
@@ -131,6 +154,7 @@ class Process:
         that the wait goes on.
         """
         awaited = [self.connection] if self.master is None else [self.connection, self.master]
+        idle = IdleTime(self.cpu_s)
         ready: list[Any] = []
         while not ready:
             left_s = due_s - time.monotonic()
@@ -146,6 +170,8 @@ class Process:
                 raise self.lost(self.how_it_ended()) from None
             if not ready and left_s <= 0:
                 raise self.lost(self.abort("did not answer", limit_s, hint))
+            if not ready and self.is_forked and self.pid and idle.lasts_s() > _IDLE_MOST_S:
+                raise self.lost(self.abort("computed nothing", _IDLE_MOST_S, _IDLE_HINT))
         if self.master in ready:
             raise InterruptedWaitError
         if not (self.pid or self._sender):

@@ -475,7 +475,7 @@ def test_the_largest_file_is_read(store: Store, monkeypatch: pytest.MonkeyPatch)
             store.read()
     with store.path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(BaselineError, match="over 64 MiB"):
+    with pytest.raises(BaselineError, match="larger than 64 MiB"):
         store.read()
     assert LARGEST_BYTES == 64 << 20
 
