@@ -1,10 +1,11 @@
 """Compiled steps of JAX's functional envs, whose state is a value, mapped over many states.
 
-They are recognised by ``reset``, whose first parameter is a random key. Two interfaces are known. In gymnax's,
+They are recognised by ``reset``, whose first parameter is a random key. Three interfaces are known. In gymnax's,
 ``reset(key, params)`` returns an observation and a state, and ``step(key, state, action, params)`` an observation, a
-state, a reward, one or two flags of the episode's end, and infos; it resets within the step. In Brax's,
-``reset(rng)`` and ``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``. An ended state
-begins again from its first, as under Brax's own wrapper.
+state, a reward, one or two flags of the episode's end, and infos; it resets within the step. In Brax's, ``reset(rng)``
+and ``step(state, action)`` return a state that has ``obs``, ``reward`` and ``done``; in Jumanji's, a state and a time
+step that has ``observation``, ``reward`` and ``last()``. In these two, an ended state begins again from its first, as
+under Brax's own wrapper.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ def _with_params(env: Any) -> tuple[Any, Any]:
     return env if isinstance(env, tuple) and len(env) == 2 else (env, attribute(env, "default_params"))
 
 
+def _parts(returned: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the state, and the step's observation, reward and flag of the end, None for what is lacking."""
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(attribute(returned[1], "last")):
+        state, step = returned
+        return state, step.observation, step.reward, step.last()
+    return returned, *(attribute(returned, name) for name in ("obs", "reward", "done"))
+
+
 class FunctionalStepper(Stepper):
     """Steps many states of one env at once, by one compiled call, and waits for the result."""
 
@@ -69,13 +78,19 @@ class FunctionalStepper(Stepper):
         self._step = jax.jit(jax.vmap(self._step_one))
 
     def _actions_of(self, env: Any, num_envs: int, seed: int) -> list[Any]:
-        """Return batches of actions, drawn from the env's space, or from -1 to 1 if it has only their number."""
+        """Return batches of actions, drawn from the env's space or spec, or from -1 to 1 if it has a number."""
         __tracebackhide__ = True
         random = self._jax.random
         keys = random.split(random.PRNGKey(seed + 1), ACTIONS)
         size, space = attribute(env, "action_size"), attribute(env, "action_space")
         if isinstance(size, int) and not callable(space):
             return [random.uniform(key, (num_envs, size), minval=-1.0, maxval=1.0) for key in keys]
+        spec = attribute(env, "action_spec")
+        if space is None and attribute(spec, "maximum") is not None:
+            shape, low, high = (num_envs, *spec.shape), spec.minimum, spec.maximum
+            if self._jax.numpy.issubdtype(spec.dtype, self._jax.numpy.integer):
+                return [random.randint(key, shape, low, high + 1, spec.dtype) for key in keys]
+            return [random.uniform(key, shape, spec.dtype, low, high) for key in keys]
         function = f"rlperf_vecenv_step(step, num_envs={num_envs})"
         instead = f"pass a zero-argument function that steps it and waits for the result: {function}"
         if callable(space):
@@ -91,7 +106,7 @@ class FunctionalStepper(Stepper):
 
     def _reset_one(self, key: Any) -> Any:
         returned = self.env.reset(key, *self._params)
-        return returned[1] if self._is_keyed else returned
+        return returned[1] if self._is_keyed else _parts(returned)[0]
 
     def _step_one(self, key: Any, first: Any, state: Any, action: Any) -> tuple[Any, Any, Any]:
         """Return the next key, the state after a step, and the step's observation, reward and flags of the end."""
@@ -100,16 +115,17 @@ class FunctionalStepper(Stepper):
         if self._is_keyed:
             observation, state, reward, *ends, _ = self.env.step(key, state, action, *self._params)
             return following, state, (observation, reward, *ends, None)
-        state = self.env.step(state, action)
-        if attribute(state, "done") is None:
+        returned = self.env.step(state, action)
+        state, observation, reward, ended = _parts(returned)
+        if ended is None:
             raise ComponentError(
-                f"step(state, action) of {type(self.env).__qualname__} returned {type(state).__qualname__}, expected a "
-                "state with obs, reward and done; for any other env, pass a zero-argument function that waits for the "
-                f"result: rlperf_vecenv_step(step, num_envs={self.num_envs})"
+                f"step(state, action) of {type(self.env).__qualname__} returned {type(returned).__qualname__}, "
+                "expected a state with obs, reward and done; for any other env, pass a zero-argument function that "
+                f"waits for the result: rlperf_vecenv_step(step, num_envs={self.num_envs})"
             )
-        done = numpy.asarray(state.done, bool)
+        done = numpy.asarray(ended, bool)
         kept = self._jax.tree_util.tree_map(lambda begun, now: numpy.where(done, begun, now), first, state)
-        return following, kept, (state.obs, state.reward, state.done, None)
+        return following, kept, (observation, reward, ended, None)
 
     def reset(self) -> None:
         """Begin every state again, by the seed."""

@@ -78,6 +78,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
         unit=stepper.unit,
         check=stepper.check,
         count=stepper.count,
+        checked=stepper.checked,
         close=close,
         holds=(stepper.env,),
     )

@@ -118,6 +118,11 @@ def _nothing() -> None:
     """Stand in for a step that a workload does not need."""
 
 
+def _once() -> int:
+    """Return the calls of a check that makes one."""
+    return 1
+
+
 class Probe(Protocol):
     """A source of phases for code that is not instrumented."""
 
@@ -140,11 +145,12 @@ class Workload:
     ``call`` takes no arguments and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
     returns its output, and raises ComponentError if it is wrong. ``setup`` runs untimed before each round, which then
     holds one call. ``count`` returns how many items were processed since it was last called, for components whose calls
-    do not always process the same number; it runs outside the timed region. ``close`` releases what the fixture itself
-    made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without its own timers. ``holds``
-    are the objects by which its device is found; ``pace`` is how it is timed on a device. A workload of the
-    ``whole_machine`` is measured by itself, without a fixed CPU. ``children_ns`` is the clock of a component that does
-    all its work in child processes, new ones in every call: it has no other CPU time.
+    do not always process the same number; it runs outside the timed region. ``checked`` returns how many calls the last
+    check made. ``close`` releases what the fixture itself made. ``probes`` are in place while phases are recorded;
+    ``harvest`` is for code without its own timers. ``holds`` are the objects by which its device is found; ``pace`` is
+    how it is timed on a device. A workload of the ``whole_machine`` is measured by itself, without a fixed CPU.
+    ``children_ns`` is the clock of a component that does all its work in child processes, new ones in every call: it
+    has no other CPU time.
     """
 
     component: str
@@ -154,6 +160,7 @@ class Workload:
     check: Callable[[], object]
     setup: Callable[[], None] | None = None
     count: Callable[[], float] | None = None
+    checked: Callable[[], int] = _once
     close: Callable[[], None] = _nothing
     probes: tuple[Probe, ...] = ()
     harvest: Harvest | None = None

@@ -162,8 +162,15 @@ class Worker(Process):
 
     @property
     def checked_s(self) -> float:
-        """The seconds of the first call, including its check; zero before that call."""
-        return 0.0 if self.checked is None else self.checked.first_call_s
+        """The seconds of the checked call or, if that compiled, of a second one; zero before that call."""
+        if self.checked is None:
+            return 0.0
+        second_s = self.checked.second_call_s
+        return self.checked.first_call_s if second_s is None else second_s
+
+    def start_s(self, usual_s: float) -> float:
+        """Return the seconds of the first call alone, if a usual one takes ``usual_s``; zero before that call."""
+        return 0.0 if self.checked is None else self.checked.start_s(usual_s)
 
     # ------------------------------------------------------------------ one test, from its start to its end
 

@@ -545,7 +545,7 @@ def _touched_text(touched: Touched) -> str:
     elif touched.part.kind is not Kind.FUNCTION or base == 1:
         entered = []
     else:
-        entered = [f"entered {base} times a call" if base else "not within the call"]
+        entered = [f"entered {base} times a call" if base else "not entered in the counted calls"]
     calls = [f"{each.name} {each.was} → {each.now}" for each in touched.calls[:_COUNTS_MOST]]
     if calls:
         calls[0] += " a call"

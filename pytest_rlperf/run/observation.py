@@ -93,10 +93,9 @@ class _Looks:
         except StoppedError:
             return None
         self._refuse_unbuilt()
-        calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
         return Observation(
-            self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched, self._is_many
+            self._reason(), self._reached, tuple(checked), untouched, self._is_doubtful, self._unwatched, self._is_many
         )
 
     def _order(self) -> wire.ObserveAll:

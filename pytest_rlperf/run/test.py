@@ -40,14 +40,14 @@ class Observation:
 
     ``is_many`` if threads, children or an accelerator did its work, None if that was not observed. ``reached`` is None
     if no look was finished. ``untouched`` if no part of the change can matter, whether that spares the test or not.
-    ``first_calls_s`` are the base's and the head's, imports included. It ``is_doubtful`` if another test's processes
-    may have opened all the differing files that it has read. ``unwatched`` says why the files opened by libraries in
-    other languages and by children are not known.
+    ``checked`` are the first calls of the base and of the head, imports included. It ``is_doubtful`` if another test's
+    processes may have opened all the differing files that it has read. ``unwatched`` says why the files opened by
+    libraries in other languages and by children are not known.
     """
 
     reason: reasons.SameCode | reasons.Unreached | None = None
     reached: Reached | None = None
-    first_calls_s: tuple[float, float] = (0.0, 0.0)
+    checked: tuple[wire.Checked, ...] = ()
     untouched: bool = False
     is_doubtful: bool = False
     unwatched: str = ""

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
 from time import monotonic, process_time
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
 from pytest_rlperf.worker.room import with_room
-from pytest_rlperf.worker.seeds import Seeds
+from pytest_rlperf.worker.seeds import GENERATORS, Seeds
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
@@ -119,9 +120,13 @@ class Engine:
 
     def watch_imports(self) -> None:
         """Seed generators when they are loaded, and hold PyTorch's threads if copies of this process have the tests."""
-        self.seeds.watch_imports()
-        if self._start.shared.forks:
-            AfterImport(("torch",), HeldThreads).begin()
+        self.seeds.begin_imports()
+        AfterImport(GENERATORS, self._after_import).begin()
+
+    def _after_import(self, module: ModuleType) -> None:
+        self.seeds.seed_once(module.__name__)
+        if module.__name__ == "torch" and self._start.shared.forks:
+            HeldThreads(module)
 
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every loaded random generator."""
@@ -155,10 +160,11 @@ class Engine:
         match order:
             case wire.Check():
                 self.seeds.seed_loaded()  # modules that the test's fixtures were the first to import
-                first_call_s, items = meter.check(), meter.workload.processed(1)
+                first_call_s, second_call_s = meter.check()
+                items, calls = meter.workload.processed(1), meter.workload.checked()
                 loaded, children = self.loaded(), _had_children(self._ended)
-                variables, output = library_variables(), meter.output
-                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
+                variables, made = library_variables(), (meter.output, calls, second_call_s)
+                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, *made)
             case wire.Count():
                 limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
@@ -179,7 +185,7 @@ class Engine:
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():
-                return meter.allocations(order.calls, self._start.own.tree)
+                return meter.allocations(order.calls, self._start.own.tree, self._start.shared.packages)
             case wire.FindCompiled():
                 return meter.programs.last()
             case wire.Explain():

@@ -6,7 +6,7 @@ import gc
 import mmap
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import repeat
@@ -168,10 +168,10 @@ class Meter:
         self._library: DeviceLibrary = library or Torch()
         quieten_ranges()
 
-    def check(self) -> float:
-        """Run the component once, outside any verdict, and check it; return the seconds of a call.
+    def check(self) -> tuple[float, float | None]:
+        """Run the component once, outside any verdict, and check it; return the seconds that this took.
 
-        They are the checked call's or, if that compiled something, those of one more call.
+        If that compiled something, also return those of one more call, which tell how long a call takes.
         """
         __tracebackhide__ = True
         # The only collection that walks every loaded module. Counting and warming up collect only what has been made
@@ -197,12 +197,13 @@ class Meter:
             with self.device.answering():
                 self.device.clock.synchronize()
             checked_ns += self.clocks.wall_ns() - start_ns
-            if self.device.compiles_first:
-                checked_ns = self._second_call_ns(self.device)
+        second_s = None
+        if self.device is not None and self.device.compiles_first:
+            second_s = self._second_call_ns(self.device) / 1e9
         self.output = output_parts(output)
         self._made += 1
-        self._call_s = checked_ns / 1e9
-        return self._call_s
+        self._call_s = checked_ns / 1e9 if second_s is None else second_s
+        return checked_ns / 1e9, second_s
 
     def _second_call_ns(self, device: Accelerator) -> int:
         """Time a second call; discard the time and items of the check's call, which compiled."""
@@ -402,11 +403,11 @@ class Meter:
         """Return the resources that this process holds after the calls of all slices so far."""
         return replace(read_usage(self._calls), compiled=self.programs.count())
 
-    def allocations(self, calls: int, tree: str) -> list[Allocation]:
-        """Return the lines of code below ``tree`` that allocate what further calls keep, the largest first."""
+    def allocations(self, calls: int, tree: str, packages: Collection[str]) -> list[Allocation]:
+        """Return the lines below ``tree``, or of ``packages``, that allocate what further calls keep, largest first."""
         __tracebackhide__ = True
         with quiet():
-            found = find_allocations(self.workload.call, self.workload.setup, calls, tree)
+            found = find_allocations(self.workload.call, self.workload.setup, calls, tree, packages)
         self.workload.processed(0)
         return found
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import sys
 
-from pytest_rlperf.spawn.after_import import AfterImport
-
 _OF_IMPORTS, _OTHER = 1000, 1001
-_GENERATORS = ("numpy", "torch")
+GENERATORS = "numpy", "torch"
+"""The libraries whose global generators are seeded, beside Python's."""
 
 
 class Seeds:
@@ -21,11 +20,6 @@ class Seeds:
         self._of_imports = _OTHER if driver == 2 else _OF_IMPORTS
         self._seed = self._of_imports
         self._seeded: set[str] = set()
-
-    def watch_imports(self) -> None:
-        """Seed each generator as soon as it is loaded, for modules that draw while they are imported."""
-        self.begin_imports()
-        AfterImport(_GENERATORS, lambda module: self._seed_once(module.__name__)).begin()
 
     def begin_imports(self) -> None:
         """Seed every loaded generator for imports, as of a module that makes the weights of a policy."""
@@ -40,11 +34,12 @@ class Seeds:
 
     def seed_loaded(self) -> None:
         """Seed the generators that have been loaded since :meth:`begin`, each once."""
-        for name in _GENERATORS:
+        for name in GENERATORS:
             if name in sys.modules:
-                self._seed_once(name)
+                self.seed_once(name)
 
-    def _seed_once(self, name: str) -> None:
+    def seed_once(self, name: str) -> None:
+        """Seed a loaded library's generator, unless it has been seeded since :meth:`begin`."""
         if name not in self._seeded:
             module = sys.modules[name]
             seed = module.random.seed if name == "numpy" else module.manual_seed

@@ -282,7 +282,7 @@ def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[
     """A call that fails in its process's 20th call fails its test, though it is then being counted."""
     project = Project(tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": FAILS})
     project.write({"mylib.py": WORK.format(calls=400)})
-    run = project.pytest(*arguments, *QUICK, code=FAILED)
+    run = project.pytest(*arguments, *QUICK, "--rlperf-max-time=5", code=FAILED)
     assert run.statuses == {"test_work": "ERROR"}
     assert "at the 20th call" in run.reasons["test_work"]
     assert "RuntimeError: at the 20th call" in run.error("test_work")

@@ -617,7 +617,7 @@ def run_functional(pytester: pytest.Pytester, text: str, *args: str) -> pytest.R
 
 @needs_jax
 def test_functional_envs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both interfaces are stepped over the ends of episodes, for all states at once; a seed decides the outputs."""
+    """All interfaces are stepped over the ends of episodes, for all states at once; a seed decides the outputs."""
     monkeypatch.setenv("RLPERF_TIMERS", "on")
     result = run_functional(
         pytester,
@@ -658,7 +658,38 @@ def test_functional_envs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPa
             reset = jax.jit(Gymnax.reset, static_argnums=0)
             step = jax.jit(Gymnax.step, static_argnums=0)
 
-        @pytest.mark.parametrize("kind", [Gymnax, Flags, WithoutParams, Brax, Typed, DictActions, Property, Jitted])
+        class Spec(NamedTuple):
+            shape: Any
+            dtype: Any
+            minimum: Any
+            maximum: Any
+
+        class TimeStep(NamedTuple):
+            observation: Any
+            reward: Any
+            ended: Any
+
+            def last(self):
+                return self.ended
+
+        class Jumanji(Brax):
+            action_size = None
+            action_spec = Spec((2,), jnp.int32, jnp.zeros(2, int), jnp.array([3, 5]))
+
+            def reset(self, key):
+                state = super().reset(key)
+                return state, TimeStep(state.obs, state.reward, state.done)
+
+            def step(self, state, action):
+                state = super().step(state, action)
+                return state, TimeStep(state.obs, state.reward, state.done)
+
+        class Bounded(Jumanji):
+            action_spec = Spec((), jnp.float32, -1.0, 1.0)
+
+        KINDS = [Gymnax, Flags, WithoutParams, Brax, Typed, DictActions, Property, Jitted, Jumanji, Bounded]
+
+        @pytest.mark.parametrize("kind", KINDS)
         def test_kind(kind):
             env = kind()
             workload = workload_of(env, num_envs=8)
@@ -690,7 +721,7 @@ def test_functional_envs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPa
             assert workload.items == 3.0
         """,
     )
-    result.assert_outcomes(passed=10)
+    result.assert_outcomes(passed=12)
 
 
 @needs_jax

@@ -7,7 +7,7 @@ from pytest_rlperf.report.wording import note_lines
 
 
 def test_a_run_whose_processes_were_all_new_interpreters_says_so_once() -> None:
-    """A note on a single test is left out beside one on all processes for the same reason."""
+    """The note on one test gives the reason only if the note on all processes does not."""
     why = "a thread runs before the tests do"
     alone = note_lines([MeasuredFresh("test_it.py::test_a", why)], verbose=False)
     both = note_lines([NotForked(why), MeasuredFresh("test_it.py::test_a", why)], verbose=False)

@@ -6,7 +6,7 @@ from pytest_rlperf.spawn.process import IdleTime
 
 
 def test_time_without_work_is_counted_from_the_last_work_that_was_seen() -> None:
-    """Each look that finds more work begins the count anew."""
+    """A look comes every two seconds at most, and the first one only learns what was used."""
     now_s, used_s = 100.0, 5.0
     idle = IdleTime(lambda: used_s, lambda: now_s)
     found = []

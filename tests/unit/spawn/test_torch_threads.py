@@ -36,6 +36,6 @@ else:
 
 
 def test_a_module_that_computes_leaves_its_process_fit_to_be_copied() -> None:
-    """PyTorch's threads begin in the copy, and the process itself has none."""
+    """PyTorch keeps the usual number of threads, and what the module has set, from the release on."""
     done = subprocess.run([sys.executable, "-c", COPIED], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("(3, 1) 0\n", "")

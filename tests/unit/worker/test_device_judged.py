@@ -177,7 +177,8 @@ class VirtualWorker(FakeWorker):
     def carry_out(self, order: wire.Order[Any]) -> Any:
         match order:
             case wire.Check():
-                return checked_in(self.meter.check())
+                first_s, second_s = self.meter.check()
+                return checked_in(first_s, second_s=second_s)
             case wire.WarmUp():
                 return self.meter.warm_up(order)
             case wire.Take(kind):

@@ -238,7 +238,8 @@ def test_warming_up_keeps_to_its_limit() -> None:
     assert meter(workload(call), clock).warm_up(WarmUp(1.0)).warm_up_s < 2.5
     calls[0] = 0
     subject = meter(workload(call, check=call), clock)
-    assert subject.check() == subject.warm_up(WarmUp(0.0)).call_s == 1.0
+    assert subject.check() == (1.0, None)
+    assert subject.warm_up(WarmUp(0.0)).call_s == 1.0
     assert calls == [1]
 
 
