@@ -359,6 +359,13 @@ def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed)
     assert observed.decided() == reasons.SameCode("commit 1", 2, 2)
 
 
+# Of a test that is measured, nothing but that it is.
+QUICK = (
+    *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1", "--rlperf-tolerance=900%"),
+    "--rlperf-findings=counts=off,garbage=off,first_call=off",
+)
+
+
 @pytest.mark.parametrize(
     "test",
     [
@@ -394,7 +401,7 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     example = Example(tmp_path, {"test_it.py": test, "size.py": "print(1000)"})
     example.commit()
     example.write({"size.py": "print(2000)"})
-    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1")
+    run = example.pytest(*QUICK)
     assert run.statuses
     assert run.codes["test_it"] != "code", run.reasons
 
@@ -429,7 +436,7 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
     example.commit()
     example.write({f"{name}.bin": "2"})
-    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1")
+    run = example.pytest(*QUICK)
     assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from builders import ONE_CALL
 from example import FAILED, OK, Example
 
 from pytest_rlperf.run.lanes import count_lanes
@@ -157,14 +158,14 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
         "test_more.py": ENDS.partition("def test_skipped")[0] + ENDS[ENDS.index("def test_tw") :],
     }
     example = changed(tmp_path, files)
-    lines = read(example.start("--rlperf-against=HEAD", *QUICK), FAILED, lambda lines: None)
+    lines = read(example.start(*ONE_CALL), FAILED, lambda lines: None)
     assert sorted(verdicts(lines)) == [
         ("ERROR", "test_torn_down"),
         ("FAILED", "test_failed"),
         ("FAILED", "test_fails_after"),
-        ("SAME", "test_it.py::test_twice"),
-        ("SAME", "test_more.py::test_twice"),
-        ("SAME", "test_torn_down"),
+        ("NEW", "test_it.py::test_twice"),
+        ("NEW", "test_more.py::test_twice"),
+        ("NEW", "test_torn_down"),
         ("SKIPPED", "test_skipped"),
         ("XFAIL", "test_xfailed"),
     ]
