@@ -282,8 +282,9 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
 def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a function that does one.
 
-    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given. An item is
-    one update. Where training cannot be seen, ``rlperf(update, unit="update", check=…)`` measures it.
+    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given, or
+    ``agent.update()`` where that takes nothing. An item is one update. Where training cannot be seen, ``rlperf(update,
+    unit="update", check=…)`` measures it.
 
     ComponentError where an update changes nothing that can be seen, or makes a parameter NaN or infinite.
     """
