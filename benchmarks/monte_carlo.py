@@ -27,14 +27,17 @@ from shared import percent, print_table
 
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge import live
-from pytest_rlperf.judge.findings import KINDS, find_all, first_call, outputs, scale
+from pytest_rlperf.judge.counters import EVERY, compare
+from pytest_rlperf.judge.findings import KINDS, compiles, find_all, first_call, garbage, outputs, scale
 from pytest_rlperf.judge.live import judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.model.durations import TURN_S
 from pytest_rlperf.model.figures import PAIR_TRIM
 from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
-from pytest_rlperf.model.measured import Figures, Result, Usage, WorkerRecord
+from pytest_rlperf.model.measured import Count, Counting, Figures, Result, Tally, Usage, WorkerRecord
+from pytest_rlperf.run.counting import learn
+from pytest_rlperf.wire import REPETITIONS
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -43,6 +46,7 @@ TESTS = 5  # in a run, where no other number is named
 RUN_SIZES = (5, 20, 100)
 LEAST, MOST = Policy().pairs
 PAIRS = MOST + 1
+PAIRS_COUNTED, CALLS_BEFORE = 3, 10  # of counting, and the calls of a process before it
 
 
 def policy_of(tests: int = TESTS, tolerance: float = LIVE_TOLERANCE) -> Policy:
@@ -482,7 +486,8 @@ class Unchanged:
     ``stretch_sd`` is of the log-ratio of a stretch of slices, ``phase_sd`` of a phase's, ``pair_sd`` of a pair's,
     ``start_sd`` of the seconds to get going, each t with 3 degrees of freedom. Memory jumps by ``jump_bytes`` now and
     then, and a cache takes up to ``cache_objects``. A pool has one thread more in a share ``lazy`` of the processes.
-    ``varied`` of the processes return other numbers.
+    ``varied`` of the processes return other numbers. A call compiles a program with a chance that falls as one over its
+    number, ``shapes`` in the tenth call. It leaves an open file and a MiB to the collector with a chance of ``leaves``.
     """
 
     stretch_sd: float = 0.10
@@ -493,6 +498,8 @@ class Unchanged:
     cache_objects: int = 5_000
     lazy: float = 0.0
     varied: float = 0.0
+    shapes: float = 0.1
+    leaves: float = 0.05
 
     def live(self, generator: np.random.Generator) -> Live:
         """Return a live comparison, as far as findings look at it."""
@@ -533,14 +540,46 @@ class Unchanged:
             for size, row in zip((1e3, 3e4, 1e6), ratios.tolist(), strict=True)
         ]
 
+    def counts(self, generator: np.random.Generator) -> tuple[Counting, Counting]:
+        """Return what both sides have counted: in one pair, and if it differs in two more."""
+        tallies: list[list[Tally]] = [[], []]
+        for pairs in (1, PAIRS_COUNTED - 1):
+            for side in tallies:
+                side += [self._tally(generator) for _ in range(pairs)]
+            base, head = (learn(side, other) for side, other in (tallies, tallies[::-1]))
+            assert base is not None
+            assert head is not None
+            both = base, head
+            if not compare(*both, EVERY):
+                break
+        return both
+
+    def _tally(self, generator: np.random.Generator) -> Tally:
+        left = generator.random(REPETITIONS) < self.leaves
+        objects = generator.poisson(20, REPETITIONS)
+        return Tally(
+            tuple(
+                (
+                    Count("", "garbage", int(some)),
+                    Count("", "garbage_bytes", int(is_left) << 20),
+                    Count("", "garbage_files", int(is_left)),
+                    Count("", "recompiles", int(generator.random() < 10 * self.shapes / CALLS_BEFORE)),
+                )
+                for some, is_left in zip(objects, left, strict=True)
+            ),
+            (),
+        )
+
     def _usages(
         self, generator: np.random.Generator, calls: NDArray[np.int64], most: float, filled: float, lazy: float
     ) -> list[Usage]:
         jumps = self.jump_bytes * (generator.random(len(calls)) < 0.3) * generator.choice([-1, 1], len(calls))
         objects = 100_000 + most * (1 - np.exp(-calls / filled)) + generator.integers(0, 20, len(calls))
+        expected = 10 * self.shapes * np.diff(np.log(calls + CALLS_BEFORE), prepend=np.log(CALLS_BEFORE))
+        programs = np.cumsum(generator.poisson(expected))
         return [
-            Usage(int(call), int(kept), int((50 << 20) + moved), 0, 0, 0, 9, 3 + int(lazy), 1)
-            for call, kept, moved in zip(calls, objects, np.cumsum(jumps), strict=True)
+            Usage(int(call), int(kept), int((50 << 20) + moved), 0, 0, 0, 9, 3 + int(lazy), 1, compiled=int(compiled))
+            for call, kept, moved, compiled in zip(calls, objects, np.cumsum(jumps), programs, strict=True)
         ]
 
     def _start_up(self, generator: np.random.Generator, first_s: float, import_s: float) -> StartUp:
@@ -561,7 +600,10 @@ UNCHANGED = {
     "a process of five returns other numbers": Unchanged(varied=0.2),
     "a thread more in one process of ten": Unchanged(lazy=0.1),
     "a thread more in half of them: *not promised*": Unchanged(lazy=0.5),
+    "one call in two leaves a file and a MiB": Unchanged(leaves=0.5),
+    "new shapes all the while": Unchanged(shapes=1.0),
 }
+OF_OTHERS = ("garbage", "scale")  # the kinds that look at counts, or at several tests
 
 
 def finding_rows(tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
@@ -570,10 +612,12 @@ def finding_rows(tests: int, generator: np.random.Generator) -> Iterator[list[st
         found: Counter[str] = Counter()
         for _ in range(tests):
             law = scale.find(noise.series(generator), POLICY)
-            findings = [*find_all(noise.live(generator), POLICY), *([law] if law else [])]
-            found.update(finding.kind for finding in findings)
+            found_live, counted = noise.live(generator), noise.counts(generator)
+            others = [law, garbage.find(*counted, POLICY), compiles.of_counts(*counted, found_live, POLICY)]
+            findings = [*find_all(found_live, POLICY), *filter(None, others)]
+            found.update({finding.kind for finding in findings})
             found["any"] += any(finding.gates for finding in findings)
-        shares = (run_alarms(found[kind], tests, TESTS) for kind in (*KINDS, "scale", "any"))
+        shares = (run_alarms(found[kind], tests, TESTS) for kind in (*KINDS, *OF_OTHERS, "any"))
         yield [name, *(f"{percent(share, 2)} (≤ {percent(at_most, 2)})" for share, at_most in shares)]
 
 
@@ -619,7 +663,7 @@ def main() -> None:
     print_table(["noise of a pair", "SD", *size_head], lines, title)
     lines = finding_rows(few, np.random.default_rng(options.seed + 2))
     title = f"Unchanged runs of {TESTS} tests with a finding, and with one that gates; {few} tests a line"
-    print_table(["tests", *KINDS, "scale", "any that gates"], lines, title)
+    print_table(["tests", *KINDS, *OF_OTHERS, "any that gates"], lines, title)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
+from html import unescape
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +146,16 @@ def summary() -> str:
     return "".join(f"> {line}".rstrip() + "\n" for line in printed.getvalue().strip().splitlines())
 
 
+def failure() -> str:
+    """Return the text of the picture of a run that fails, without the command."""
+    svg = (DOCS / "images" / "failure.svg").read_text(encoding="utf-8").partition('class="terminal-matrix"')[2]
+    lines: dict[str, str] = {}
+    for place, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg, re.DOTALL):
+        lines[place] = lines.get(place, "") + unescape(text).replace("\xa0", " ").rstrip("\n")
+    shown = "\n".join(line.rstrip() for line in list(lines.values())[1:])
+    return f"```text\n{shown.strip()}\n```\n"
+
+
 def _sections(described: Iterable[tuple[str, str]]) -> str:
     """Return a section for each of several things: how it is written in code, and its docstring."""
     return "\n".join(f"#### `{code}`\n\n{text}\n" for code, text in described)
@@ -189,6 +200,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "traces": trace_functions,
     "counters": counters,
     "summary": summary,
+    "failure": failure,
 }
 _NAMES = ("reference", "counters", "libraries", "github-actions", "reading-a-report")
 PAGES = tuple(DOCS / f"{name}.md" for name in _NAMES)

@@ -96,10 +96,10 @@ def _read(terminal: int) -> str:
 
 
 def draw_text(path: Path, text: str, columns: int) -> None:
-    """Write a terminal's text, with its colours, as an SVG."""
+    """Write a terminal's text, with its colours, as an SVG; longer lines go on below."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, file=nowhere, width=columns, force_terminal=True)
-        console.print(Text.from_ansi(text.rstrip()), soft_wrap=True)
+        console.print(Text.from_ansi(text.rstrip()))
         svg = console.export_svg(title="pytest --rlperf-against=HEAD", unique_id="terminal")
     # The fonts that every system has: a picture must not load one.
     svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
@@ -136,7 +136,7 @@ def draw_failure(directory: Path) -> None:
     """Draw a run that fails, its page, and what its log on GitHub shows."""
     project, page = prepared(directory), directory / "report.html"
     project.edit(BEFORE, AFTER)
-    draw_text(IMAGES / "failure.svg", failure(project.run(*AGAINST, *SHOWN, "--color=yes", columns=96)), 128)
+    draw_text(IMAGES / "failure.svg", failure(project.run(*AGAINST, *SHOWN, "--color=yes", columns=96)), 98)
     project.record(RECORDINGS / "single-file.cast", f"{' '.join(AGAINST)} --rlperf-html={page.name}")
     draw_page(IMAGES / "html-report.png", page, 1000, 1400)
     draw_page(IMAGES / "html-report-phone-dark.png", page, 500, 1000, "--blink-settings=preferredColorScheme=0")

@@ -1,8 +1,8 @@
-"""The fixtures: each makes a workload of the component that a test gives it, and has this process's engine measure it.
+"""The fixtures: each makes a workload of the component that a test gives it, and lets this process measure it.
 
 The hooks here are for the tests that use them.
 
-PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+PYTEST_DONT_REWRITE: a worker loads it before pytest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_rlperf.errors import ComponentError, did_you_mean, for_log, see
+from pytest_rlperf.errors import ComponentError, MeasurementError, did_you_mean, for_log, see
 from pytest_rlperf.options import check_markers, usage_error
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 ENGINE: pytest.StashKey[Callable[[Workload, pytest.Item], Result]] = pytest.StashKey()
-"""What takes a fixture's workload and its test, measures it here or on a run's orders, and returns the result."""
+"""The function that measures a fixture's workload in its test, here or on a run's orders, and returns the result."""
 
 _CALLED = pytest.StashKey[bool]()  # whether a test has measured its component
 
@@ -104,8 +104,8 @@ def _refuse_many_examples(item: pytest.Item) -> None:
     """Raise UsageError for a test of Hypothesis, which would measure a component for each example."""
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         raise usage_error(
-            f"{item.name}: @given calls a test with many examples, and an rlperf fixture measures one call: leave the "
-            f"fixture to a test of its own, and parametrize that{see('writing-tests.md#which-tests')}"
+            f"{item.name}: @given calls a test with many examples, and an rlperf fixture measures one call: use the "
+            f"fixture in its own test, and parametrize that test{see('writing-tests.md#which-tests')}"
         )
 
 
@@ -113,8 +113,6 @@ def claim(item: pytest.Item) -> None:
     """Note that a test measures its component; MeasurementError the second time."""
     __tracebackhide__ = True
     if item.stash.get(_CALLED, False):
-        from pytest_rlperf.errors import MeasurementError
-
         raise MeasurementError(
             f"{item.name} calls an rlperf fixture twice; a test measures one component, so that its verdict is the "
             f"component's: parametrize it, or write two tests{see('writing-tests.md#which-tests')}"
@@ -123,7 +121,7 @@ def claim(item: pytest.Item) -> None:
 
 
 def _measuring(request: pytest.FixtureRequest, component: str) -> Measure:
-    """Return what has this process's engine measure the workload that a component makes of the arguments."""
+    """Return a fixture's value: a function that makes a workload of its arguments, and measures it."""
     from pytest_rlperf.components import find_workload
 
     make = find_workload(component)
@@ -191,7 +189,7 @@ def unmet(item: pytest.Item) -> str:
         return f"there is no fixture {near!r}{did_you_mean(near, CALLS)}{see('writing-tests.md#fixtures')}"
     parameters = () if is_measured(item) else signature(item.function).parameters
     named = next((name for name in parameters if name in CALLS), "")
-    edit = f"in a class that is no unittest.TestCase, write def {item.name}(self, {named})"
+    edit = f"in a class that is not a unittest.TestCase, write def {item.name}(self, {named})"
     return named and f"{item.name} does not get the fixture {named!r}: {edit}{see('writing-tests.md#limits')}"
 
 
@@ -224,8 +222,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def rlperf(request: pytest.FixtureRequest) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
-    ``fn`` takes no arguments, and one call processes ``items`` things of ``unit``. ``setup`` runs untimed before each
-    call. ``check`` receives what ``fn`` returned, once and untimed, and raises where that is wrong.
+    ``fn`` takes no arguments. One call processes ``items`` items, whose name is ``unit``. ``setup`` runs before each
+    call and is not timed. ``check`` receives what ``fn`` returned, once and untimed, and raises if it is wrong.
 
     ``phases`` names parts of the call, here and for every other fixture: ``{"critic": "update_critic", "sample":
     "buffer.sample"}``. A part is a method, by its path from the measured object, or a function.
@@ -235,7 +233,7 @@ def rlperf(request: pytest.FixtureRequest) -> Measure:
 
 @pytest.fixture
 def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
-    """Measure an env's step: ``rlperf_vecenv_step(env)``, or a function that makes one, or steps ``num_envs``.
+    """Measure an env's step: ``rlperf_vecenv_step(env)``, or a function that makes an env or steps ``num_envs`` envs.
 
     The fixture knows the vector envs of many libraries. It takes any other that has ``reset()``, ``step(actions)``,
     ``num_envs``, and a space or ``sample_actions()`` to draw actions from. A single env has an action space and no
@@ -245,8 +243,8 @@ def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
     An item is a step of one env; for PettingZoo's parallel and AEC envs it is a step of one agent. Actions are drawn
     beforehand and obey action masks. Calls that only reset an env do not count as its steps.
 
-    ComponentError where a value that a vector env's step returns does not have a row for each env, or where a reward of
-    another env is not finite.
+    Raises ComponentError if a value that a vector env's step returns does not have a row for each env, or if a reward
+    of another env is not finite.
     """
     return _measuring(request, "vecenv")
 
@@ -255,25 +253,26 @@ def rlperf_vecenv_step(request: pytest.FixtureRequest) -> Measure:
 def rlperf_replay_sample(request: pytest.FixtureRequest) -> Measure:
     """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a function for it.
 
-    An item is one of the ``batch_size`` rows. A buffer that has a ``batch_size`` itself needs none.
+    An item is one of the ``batch_size`` rows. You can leave ``batch_size`` out if the buffer has one itself.
 
-    ComponentError where an array of the batch does not have ``batch_size`` rows.
+    Raises ComponentError if an array of the batch does not have ``batch_size`` rows.
     """
     return _measuring(request, "replay")
 
 
 @pytest.fixture
 def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
-    """Measure a GAE function: ``rlperf_gae(compute_gae)``, on 128 steps of 8 envs, or ``n_steps=`` of ``n_envs=``.
+    """Measure a GAE function: ``rlperf_gae(compute_gae)``, by default on 128 steps of 8 envs.
 
     The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values of shape (n_envs,),
-    gamma and lambda, by the names of its parameters. ``dones[t]`` marks that the episode ended with step t. For a
-    function that also takes ``next_done`` it marks that step t is an episode's first. A function without parameters
-    computes GAE of its own data. An item is one step of one env.
+    gamma and lambda, by the names of its parameters. ``dones[t]`` is true if the episode ended with step t. If the
+    function also takes ``next_done``, ``dones[t]`` is true if step t is the first one of an episode. A function without
+    parameters computes GAE on its own data. An item is one step of one env.
 
-    ``backend="torch"`` makes tensors. With a ``device`` they are made there, and several rollouts take turns.
+    With ``backend="torch"`` the arrays are tensors. With a ``device`` they are on that device, and calls use several
+    rollouts in turn.
 
-    ComponentError where the advantages, which are the first array returned, differ from a float64 computation.
+    Raises ComponentError if the advantages, which are the first array returned, differ from a float64 computation.
     """
     return _measuring(request, "gae")
 
@@ -282,11 +281,11 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
 def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a function that does one.
 
-    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` where none is given, or
-    ``agent.update()`` where that takes nothing. An item is one update. Where training cannot be seen, ``rlperf(update,
-    unit="update", check=…)`` measures it.
+    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` if you give none, or
+    ``agent.update()`` if it takes nothing. An item is one update. If the fixture cannot see what an update trains, use
+    ``rlperf(update, unit="update", check=…)``.
 
-    ComponentError where an update changes nothing that can be seen, or makes a parameter NaN or infinite.
+    Raises ComponentError if an update changes nothing that the fixture can see, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "sac")
 
@@ -295,12 +294,12 @@ def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
 def rlperf_ppo_collect(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a function, with ``items=`` env steps.
 
-    The fixture calls ``agent.collect(n_steps)``, with the agent's own ``n_steps`` where none is given. An item is one
-    step of one env.
+    The fixture calls ``agent.collect(n_steps)``, with the agent's own ``n_steps`` if you give none. An item is one step
+    of one env.
 
-    ComponentError where an array of the rollout holds NaN or infinity, or does not have ``n_steps`` rows. Where the
-    agent's env has ``num_envs``, ``n_steps × num_envs`` rows and the shape ``(num_envs, n_steps, …)`` are right, too.
-    One row more is allowed, and so is any size of an array named last, next or final.
+    Raises ComponentError if an array of the rollout holds NaN or infinity, or does not have ``n_steps`` rows. If the
+    agent's env has ``num_envs``, an array may also have ``n_steps × num_envs`` rows or the shape ``(num_envs, n_steps,
+    …)``. One additional row is allowed, and an array named last, next or final may have any size.
     """
     return _measuring(request, "ppo")
 
@@ -310,11 +309,11 @@ def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one PPO update: ``rlperf_ppo_update(agent, n_steps=128)``, or a function that does one.
 
     An update is all epochs and minibatches. The fixture calls ``agent.collect(n_steps)`` once, untimed, with the
-    agent's own ``n_steps`` where none is given. Then it calls ``agent.update(rollout)``, ``learn`` or ``train``; where
-    that takes no rollout, without one. Every call begins with this rollout and with the parameters that collected it.
-    ``setup`` runs untimed before each call, for an update that uses the rollout up.
+    agent's own ``n_steps`` if you give none. Then it calls ``agent.update(rollout)``, ``learn`` or ``train``, without
+    the rollout if that takes none. Every call begins with this rollout and with the parameters that collected it. If an
+    update uses up the rollout, pass a ``setup`` that restores it: it runs before each call and is not timed.
 
-    ComponentError where an update changes nothing that can be seen, or makes a parameter NaN or infinite.
+    Raises ComponentError if an update changes nothing that the fixture can see, or makes a parameter NaN or infinite.
     """
     return _measuring(request, "ppo_update")
 
@@ -323,23 +322,24 @@ def rlperf_ppo_update(request: pytest.FixtureRequest) -> Measure:
 def rlperf_train(request: pytest.FixtureRequest) -> Measure:
     """Measure a whole iteration of training: ``rlperf_train(agent, n_steps=128)``, or a function, with ``items=``.
 
-    An iteration collects ``n_steps`` steps of every env (the agent's own number where none is given) and updates, as
-    the library's own training does, with its own threads and processes. An item is one step of one env. An agent of
-    your own has ``collect(n_steps)`` and ``update(rollout)``. The test has the machine to itself, and its tolerance is
-    10 % unless a marker sets another.
+    An iteration collects ``n_steps`` steps of every env (the agent's own number if you give none) and updates, as the
+    library's own training does, with its own threads and processes. An item is one step of one env. An agent of your
+    own needs ``collect(n_steps)`` and ``update(rollout)``. The test has the machine to itself. Its tolerance is 10 %
+    unless a marker sets another one.
 
-    ComponentError where an iteration changes nothing that can be seen, or makes a parameter NaN or infinite.
+    Raises ComponentError if an iteration changes nothing that the fixture can see, or makes a parameter NaN or
+    infinite.
     """
     return _measuring(request, "train")
 
 
 @pytest.fixture
 def rlperf_import(request: pytest.FixtureRequest) -> Measure:
-    """Measure an import: ``rlperf_import("my_library")``, a new interpreter that imports the module, and its end.
+    """Measure an import: ``rlperf_import("my_library")`` starts a new interpreter, which imports the module and ends.
 
-    The interpreter has the variables and the path of the side that is measured. Phases are the slowest of the modules
-    that the import loads, each within the one that imported it.
+    The interpreter has the variables and the path of the side that is measured. The phases are the slowest modules that
+    the import loads, each within the module that imported it.
 
-    ComponentError where the import fails.
+    Raises ComponentError if the import fails.
     """
     return _measuring(request, "imports")

@@ -158,11 +158,11 @@ def parse_findings(value: object) -> dict[str, Any]:
         found = {kind: does for kind, _, does in parts}
     for kind, does in found.items():
         if kind not in FINDINGS:
-            raise ValueError(f"there is no kind of findings {kind!r}; there are: {', '.join(FINDINGS)}")
+            raise ValueError(f"there is no check {kind!r}; the checks are: {', '.join(FINDINGS)}")
         if kind == "counts" and isinstance(does, (list, tuple)) and does:
             found[kind] = _counters(does)
         elif does not in _DOES[kind]:
-            listed = " or, in a marker, a list of counters that gate" if kind == "counts" else ""
+            listed = " or, in a marker, a list of counters that can fail the test" if kind == "counts" else ""
             raise ValueError(f"{kind} takes {', '.join(_DOES[kind])}{listed}, not {does!r}; such as counts=gate")
     return found
 
@@ -173,7 +173,7 @@ def _counters(names: Iterable[object]) -> tuple[str, ...]:
 
     for name in names:
         if not isinstance(name, str) or not _is_counter(name):
-            raise ValueError(f"there is no counter {name!r}; there are: {', '.join(NAMES)}")
+            raise ValueError(f"there is no counter {name!r}; the counters are: {', '.join(NAMES)}")
     return tuple(map(str, names))
 
 
@@ -212,12 +212,12 @@ class Config:
     save: Annotated[bool, Option("--rlperf-save-baseline", parse_flag, False,
         "measure, and store the figures as the baseline, such as: pytest --rlperf-save-baseline -k sac")]
     tolerance: Annotated[float | None, Option("--rlperf-tolerance", parse_tolerance, None,
-        "fail no test for a slowdown below this, such as 5%% (default: 3%%)", "PERCENT", ini=True, marker=True)]
+        "set the smallest slowdown that fails a test, such as 5%% (default: 3%%)", "PERCENT", ini=True, marker=True)]
     max_time_s: Annotated[float, Option("--rlperf-max-time", parse_duration, MAX_TIME_S,
-        "measure each test for so long at most, such as 2min (default: 60, and longer if that leaves it UNDECIDED "
+        "stop measuring a test after this time, such as 2min (default: 60, and longer if that leaves it UNDECIDED "
         "and the run has time to spare)", "SECONDS", ini=True, marker=True)]
     total_time_s: Annotated[float | None, Option("--rlperf-total-time", parse_duration, None,
-        "measure all tests together for so long at most, such as 10min (default: 30min, more for many tests)",
+        "stop measuring all tests together after this time, such as 10min (default: 30min, more for many tests)",
         "SECONDS", ini=True)]
     findings: Annotated[Mapping[str, Any], Option("--rlperf-findings", parse_findings, FINDINGS,
         "set each check to off, show (report only) or gate (fail), such as growth=off,counts=gate",
@@ -226,7 +226,7 @@ class Config:
         "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID, such as: pytest --rlperf --rlperf-strict",
         ini=True)]
     shard: Annotated[tuple[int, int] | None, Option("--rlperf-shard", parse_shard, None,
-        "measure the K-th of N equal parts of the tests, such as 2/4, whose JSON `rlperf merge` joins", "K/N")]
+        "measure the K-th of N equal parts of the tests, such as 2/4; `rlperf merge` joins their JSON", "K/N")]
     ray: Annotated[str | None, Option("--rlperf-ray", parse_address, None,
         "measure on the nodes of a Ray cluster, such as --rlperf-ray=10.0.0.1:6379 (default: this machine's cluster; "
         "needs the extra `ray`)", "HOST:PORT", bare="auto")]
@@ -239,23 +239,24 @@ class Config:
     bisect: Annotated[str | None, Option("--rlperf:bisect", parse_spec, None, argparse.SUPPRESS)]
     selfcheck: Annotated[bool, Option("--rlperf:check-machine", parse_flag, False, argparse.SUPPRESS)]
     pairs: Annotated[tuple[int, int], Option(None, parse_pairs, (3, 10),
-        "measure each test by so many pairs of processes, such as 3..20 (default: 3..10)", ini=True)]
+        "set the fewest and the most pairs of processes per test, such as 3..20 (default: 3..10)", ini=True)]
     lanes: Annotated[int | None, Option(None, parse_lanes, None,
-        "measure so many pairs at once, such as 1 (default: auto, one per core)", ini=True)]
+        "set how many pairs are measured at once, such as 1 (default: auto, one per core)", ini=True)]
     workers: Annotated[str, Option(None, parse_workers, "auto",
-        "set fresh to start measured processes as new interpreters (default: auto, forked where possible)", ini=True)]
+        "set to fresh to start measured processes as new interpreters (default: auto, forked if possible)", ini=True)]
     setup_timeout_s: Annotated[float, Option(None, parse_duration, 300.0,
-        "end imports, and a test's set-up and tear-down, after so long, such as 10min (default: 300)",
+        "set a time limit for imports, and for a test's set-up and tear-down, such as 10min (default: 300)",
         ini=True, marker=True)]
     reach: Annotated[bool, Option(None, parse_switch, True,
-        "set off to measure also the tests that the change cannot affect (default: on)", ini=True)]
+        "set to off to measure also the tests that the change cannot affect (default: on)", ini=True)]
     baseline: Annotated[Path, Option(None, parse_baseline, Path("baselines/default"),
-        "compare with, and store, the baseline of this directory and name, such as perf/baselines/nightly (default: "
+        "set the directory and name of the baseline to compare with and to store, such as perf/baselines/nightly "
+        "(default: "
         "baselines/default)", ini=True)]
     also: Annotated[tuple[str, ...], Option(None, parse_globs, (),
-        "copy to both sides these files that git ignores, whatever their size, such as data/*.npz", ini=True)]
+        "copy these git-ignored files for both versions, whatever their size, such as data/*.npz", ini=True)]
     min_change_s: Annotated[float, Option(None, parse_duration, 0.0,
-        "never fail for a smaller change per call, such as min_change='50us'", marker=True)]
+        "never fail for a smaller change of a call's time, such as min_change='50us'", marker=True)]
     fail: Annotated[bool, Option(None, parse_flag, True,
         "set fail=False to show the verdict without failing on it", marker=True)]
     # fmt: on
@@ -415,7 +416,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     given -= {*_FOR_FAILING} - {str(arg).partition("=")[0] for arg in config.invocation_params.args}
     for flag in (*_FOR_MEASURING, *_FOR_FAILING):
         if flag in given and not settings.active:
-            raise usage_error(f"{flag} has no effect alone: use it with --rlperf, which measures")
+            raise usage_error(f"{flag} has no effect by itself: use it with --rlperf, which measures")
     for flag, does, others in _CONFLICTS:
         for other in others:
             if {flag, other} <= given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -52,9 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
             return
         if sys.platform == "win32":  # before any import of modules that only POSIX has
             raise options.usage_error(
-                "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
-                "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
+                "--rlperf works only on Linux and macOS: use WSL, or leave --rlperf out. The tests then run once, and "
+                "are checked and not measured; `rlperf show` reads the files of runs on any system"
             )
+        gc.freeze()  # or the garbage collector would walk, for the imports below, all that conftests have loaded
         before = frozenset(sys.modules)
         if settings.bisect is None:
             from pytest_rlperf.run.hooks import MeasuredRun as Run

@@ -40,7 +40,7 @@ def without_version_control() -> Iterator[None]:
 
     def ask(command: Any, *arguments: Any, **settings: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith("pytest_benchmark."):
-            raise FileNotFoundError("a measured run's workers do not ask version control")
+            raise FileNotFoundError("workers of a measured run do not call version control")
         return asked(command, *arguments, **settings)
 
     subprocess.check_output = ask  # type: ignore[assignment]

@@ -241,11 +241,11 @@ FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called 
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
+    """The component is correct: its check took ``first_call_s`` for its ``calls``, and processed ``items``.
 
     ``loaded`` is the code under test that is loaded by now, except files that only child processes (``children``)
     loaded. ``imported`` are the modules imported since the process was copied. ``variables`` are those of native
-    libraries. ``output`` is the component's.
+    libraries. ``output`` is the component's. ``second_call_s`` is the time of one more call, if the first one compiled.
     """
 
     first_call_s: float
@@ -255,6 +255,12 @@ class Checked(msgspec.Struct, frozen=True):
     imported: list[str] = []
     variables: dict[str, str] = {}
     output: tuple[OutputPart, ...] = ()
+    calls: int = 1
+    second_call_s: float | None = None
+
+    def start_s(self, usual_s: float) -> float:
+        """Return the seconds of the first call alone, if each of the check's other calls took ``usual_s``."""
+        return max(0.0, self.first_call_s - (self.calls - 1) * usual_s)
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -589,14 +595,14 @@ class EndIdle(Order[list[float]], frozen=True):
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The figures of one side by itself, its workers' resources over time, their counts, and their rounds."""
+    """The figures of one side, its workers' resources over time, their counts, and their rounds."""
 
     workers: list[WorkerRecord]
     phases: list[Phase]
     traced_call_s: float
     notes: list[str]
-    usages: list[list[Usage]]
-    tallies: list[Tally]
+    usages: list[list[Usage]] = []
+    tallies: list[Tally] = []
     rounds: list[Rounds | None] = []
 
 
@@ -733,39 +739,16 @@ def _pickled(value: object) -> bytes:
         return pickle.dumps(str(value))
 
 
-def reported_of(fields: object) -> Reported:
-    """Return a report from the output of :func:`as_json`; ValueError for anything else."""
-    return msgspec.convert(fields, Reported)
+def from_json(fields: object, kind: type[T]) -> T:
+    """Return the message or the settings from the output of :func:`as_json`; ValueError for anything else."""
+    return msgspec.convert(fields, kind)
 
 
-def start_of(settings: dict[str, Any]) -> Start:
-    """Return a template's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, Start)
+def receive(connection: Connection, kinds: Any) -> Any:
+    """Return a process's next message of these kinds.
 
-
-def driver_settings_of(settings: dict[str, Any]) -> DriverSettings:
-    """Return a driver's settings from the output of :func:`as_json`."""
-    return msgspec.convert(settings, DriverSettings)
-
-
-def answer(order: int, value: object) -> Answer:
-    """Return the answer to the order of this number."""
-    return Answer(order, msgspec.to_builtins(value, str_keys=True, enc_hook=str))
-
-
-def receive_from_worker(connection: Connection) -> FromWorker:
-    """Return a worker's next message; EOFError or OSError if it is gone, UnreadableError if it cannot be one."""
-    message: FromWorker = _received(connection, FromWorker)
-    return message
-
-
-def receive_from_driver(connection: Connection) -> FromDriver | Imported:
-    """Return the next message of a driver or a preload server; the errors are those of :func:`receive_from_worker`."""
-    message: FromDriver | Imported = _received(connection, FromDriver | Imported)
-    return message
-
-
-def _received(connection: Connection, kinds: Any) -> Any:
+    EOFError or OSError if the process is gone, UnreadableError if what it sends cannot be such a message.
+    """
     try:
         data = connection.recv_bytes(FRAME_MOST)
     except OSError as error:
@@ -789,16 +772,9 @@ def answer_to(order: Order[T], answer: Answer) -> T:
     return value
 
 
-def receive_order(connection: Connection) -> ToWorker:
-    """Wait for a worker's or a template's next message; EOFError or OSError when their driver is gone."""
-    message: ToWorker = msgspec.convert(loads(connection.recv_bytes()), ToWorker, str_keys=True)
-    return message
-
-
-def receive_driver_order(connection: Connection) -> ToDriver:
-    """Wait for a driver's next message; EOFError or OSError when the run is gone."""
-    message: ToDriver = msgspec.convert(loads(connection.recv_bytes()), ToDriver, str_keys=True)
-    return message
+def receive_order(connection: Connection, kinds: Any) -> Any:
+    """Wait for a message of these kinds from the process that gives orders; EOFError or OSError when it is gone."""
+    return msgspec.convert(loads(connection.recv_bytes()), kinds, str_keys=True)
 
 
 def _refuse_constant(name: str) -> None:
@@ -810,8 +786,8 @@ def _impossible_figures(value: object) -> Iterator[str]:
     above: dict[str, float] = {}
     least: dict[str, float] = {}
     match value:
-        case Checked(first_call_s, items):
-            least = {"first_call_s": first_call_s, "items": items}
+        case Checked(first_call_s, items) as checked:
+            least = {"first_call_s": first_call_s, "items": items, "second_call_s": checked.second_call_s or 0.0}
         case Warm() as warm:
             above = {"call_s": warm.call_s, "iterations": warm.shape.iterations, "rounds": warm.shape.rounds}
             least = {"warm_up_s": warm.warm_up_s, "threads": warm.threads}

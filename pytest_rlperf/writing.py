@@ -134,5 +134,5 @@ def latest_run(directory: Path) -> Path | None:
 def _unwritable(option: str, path: Path, error: OSError | ValueError) -> OutputError:
     # If a file is in the way, making a directory fails with "File exists", which would mislead.
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-    reason = "a file lies where a directory should" if in_the_way else getattr(error, "strerror", None) or error
+    reason = "there is a file in the place of a directory" if in_the_way else getattr(error, "strerror", None) or error
     return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

@@ -3,7 +3,7 @@
 A case is an entry of cases.toml and a folder with its test file; a planted one has a small library, too. Prints a
 Markdown table: which test failed, with which finding, after how many seconds::
 
-    python benchmarks/real_regressions/replay.py             # all cases, about ten minutes
+    python benchmarks/real_regressions/replay.py             # all cases, about twenty minutes
     python benchmarks/real_regressions/replay.py record_video omp_threads
 """
 
@@ -42,6 +42,9 @@ def replay(name: str, case: dict[str, Any], folder: Path) -> str:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *command], cwd=folder, check=True)
     if "versions" not in case:
         changed = library.replace("REGRESSED = False", "REGRESSED = True")
+        for good, bad in case.get("change", []):
+            assert good in changed, good
+            changed = changed.replace(good, bad)
         assert changed != library
         (folder / "library.py").write_text(changed, encoding="utf-8")
     start_s = time.monotonic()

@@ -71,7 +71,7 @@ def _contents(repository: Repository | None, directory: Path, found: Sessions) -
             found.skipped.append(f"{place}: {error}")
             continue
         if len(raw) > LARGEST_BYTES:
-            found.skipped.append(f"{place}: it has over {LARGEST_BYTES >> 20} MiB")
+            found.skipped.append(f"{place}: it is larger than {LARGEST_BYTES >> 20} MiB")
             continue
         yield place, raw
     for path in sorted(directory.glob("*.json")):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.sides.git import repository_around
-from pytest_rlperf.sides.installs import installs_from, normalized
-from pytest_rlperf.sides.programs import read_settings
+from pytest_rlperf.sides.installs import installs_from, normalized, projects_around, top_level
 
 # Packages that run the tests and no measured code: counts do not depend on their versions. pytest-rlperf itself is not
 # among them: its counts may change between versions.
@@ -50,27 +48,26 @@ def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> T
     return TreeState(repository.head, repository.tree(), dirty=dirty)
 
 
-def make_provenance(
-    before: TreeState, after: TreeState, modules: Iterable[str], providers: Mapping[str, Sequence[str]] | None = None
-) -> Provenance:
+def make_provenance(before: TreeState, after: TreeState, modules: Iterable[str]) -> Provenance:
     """Return the provenance of figures measured between the states ``before`` and ``after``.
 
     If they differ, the measured code is in no commit, so it counts as dirty. ``modules`` are the top-level modules that
-    the workers had loaded; their distributions' versions are kept. ``providers`` are the distributions by modules, if
-    already read.
+    the workers had loaded; their distributions' versions are kept.
     """
     return Provenance(
         commit=before.commit,
         tree=before.tree,
         dirty=before.dirty or before != after,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        packages=versions(providing(modules, packages_distributions() if providers is None else providers)),
+        packages=versions(providing(modules)),
     )
 
 
-def providing(modules: Iterable[str], providers: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the distributions that provide ``modules``."""
-    return {name for module in modules for name in providers.get(module, ())}
+def providing(modules: Iterable[str]) -> set[str]:
+    """Return the installed distributions that provide ``modules``."""
+    wanted = {*modules}
+    found = {each.metadata["Name"] for each in distributions() if not wanted.isdisjoint(top_level(each))}
+    return {name for name in found if name}  # a half-removed install has none
 
 
 def free_distributions(directory: Path, top: Path) -> frozenset[str]:
@@ -80,13 +77,7 @@ def free_distributions(directory: Path, top: Path) -> frozenset[str]:
     not.
     """
     own = [install.name for install in installs_from(top)]
-    directory, top = directory.resolve(), top.resolve()
-    for place in (directory, *directory.parents):
-        if place.is_relative_to(top):
-            with contextlib.suppress(SideError, OSError):  # a project that cannot be read has no name
-                project = read_settings(place).get("project")
-                name = project.get("name") if isinstance(project, dict) else None
-                own += [name] if isinstance(name, str) else []
+    own += [name for _, name in projects_around(directory, top)]
     return HARNESS | {normalized(name) for name in own}
 
 

@@ -122,7 +122,7 @@ def _part(data: bytes | msgspec.Raw, type_: type[_T], place: str) -> _T:
 def _check_version(version: int) -> None:
     """Raise NewerFormatError or FormatError for an unknown version."""
     if version < SCHEMA:
-        raise FormatError(f"$.schema is {version}, and {SCHEMA} is the earliest that is read")
+        raise FormatError(f"$.schema is {version}, but {SCHEMA} is the earliest version that can be read")
     if version > SCHEMA:
         raise NewerFormatError(
             f"has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"
@@ -154,7 +154,7 @@ def is_sha(text: str | None) -> bool:
 
 _Rule = tuple[Callable[[Any], bool], str]
 _POSITIVE: _Rule = (lambda value: 0 < value < math.inf, "a positive number")
-_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "no negative number")
+_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "a number of at least 0")
 _SOME: _Rule = (bool, "at least one")
 _NAME: _Rule = (bool, "a name")
 _SHA: _Rule = (is_sha, "a full hexadecimal SHA")

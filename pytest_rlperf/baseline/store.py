@@ -65,7 +65,7 @@ class Store:
             return None
         baseline = _read(self.path)
         if baseline.machine != self._machine:
-            raise BaselineError(f"{self.path} is of another machine class; {_WAY_OUT}")
+            raise BaselineError(f"{self.path} belongs to another machine class; {_WAY_OUT}")
         return baseline
 
     def others(self) -> OtherBaselines:
@@ -134,7 +134,7 @@ class Store:
         for directory in (self._root, self.directory):
             if directory.exists() and not directory.is_dir():
                 raise BaselineError(
-                    f"{directory} is a file, where a directory of baselines should be: move it away, or choose another "
+                    f"{directory} is a file, but must be a directory of baselines: move it away, or choose another "
                     "with -o rlperf_baseline=DIR/NAME"
                 )
 
@@ -165,13 +165,13 @@ def content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FormatError("it is no regular file")
+            raise FormatError("it is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             raw = file.read(LARGEST_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(raw) > LARGEST_BYTES:
-        raise FormatError(f"it has over {LARGEST_BYTES >> 20} MiB")
+        raise FormatError(f"it is larger than {LARGEST_BYTES >> 20} MiB")
     return raw
 
 
@@ -183,7 +183,7 @@ def _refuse_links(path: Path) -> None:
     for place in (path.parent.parent, path.parent, path):
         if place.is_symlink():
             raise BaselineError(
-                f"{place} is a link, and nothing of a baseline is written through a link: put the file or directory "
+                f"{place} is a link, and a baseline is never written through a link: put the file or directory "
                 "itself in its place"
             )
 

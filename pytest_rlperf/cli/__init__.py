@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given[0].startswith("-") and given[0] not in names:
         from pytest_rlperf.options import renamed
 
-        known = f"there are: {', '.join(names)}{did_you_mean(given[0], names)}"
+        known = f"the commands are: {', '.join(names)}{did_you_mean(given[0], names)}"
         text = renamed(given[0]) or f"there is no command {given[0]!r}; {known}"
         parser.error(f"{text}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)

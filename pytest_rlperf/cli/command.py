@@ -118,7 +118,7 @@ def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
         if not any(_matches(key, pattern) for key in known):
             names = [key.rpartition("::")[2].partition("[")[0] for key in known]
             near = did_you_mean(pattern, [*known, *names, *(name.removeprefix("test_") for name in names)])
-            raise UsageError(f"{pattern}: no such test; there is: {listed(known) or 'none'}{near}")
+            raise UsageError(f"{pattern}: no such test; available: {listed(known) or 'none'}{near}")
     return [key for key in known if any(_matches(key, pattern) for pattern in patterns)]
 
 
@@ -149,7 +149,7 @@ def read(path: str) -> tuple[str, Recorded]:
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir, this does not raise for a long path
         files = sorted(map(str, Path(path).rglob("*.json")))
         if len(files) != 1:
-            raise UsageError(f"{path} has {len(files)} files of JSON; name one: {listed(files) or 'there is none'}")
+            raise UsageError(f"{path} has {len(files)} JSON files; name one: {listed(files) or 'none'}")
         path = files[0]
     return path, parse(content_of(path), source_of(path))
 
@@ -168,7 +168,7 @@ def parse(data: bytes, source: str) -> Recorded:
     except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
     except (ReadingError, FormatError, RecursionError) as error:
-        raise UsageError(f"{source} is not a run or a baseline that can be read: {error}; {_WRITERS}") from None
+        raise UsageError(f"{source} is not a valid run or baseline file: {error}; {_WRITERS}") from None
 
 
 def content_of(path: str) -> bytes:
@@ -186,7 +186,7 @@ def content_of(path: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
     if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{source_of(path)} has over {LARGEST_BYTES} bytes; no file that is read here is that large")
+        raise UsageError(f"{source_of(path)} is larger than {LARGEST_BYTES} bytes, the most that can be read")
     return data
 
 

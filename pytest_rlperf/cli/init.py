@@ -37,7 +37,7 @@ _SHOWN = 12  # lines of what was skipped
 
 _COMMANDS = {
     "pytest{}": "runs each component once and checks it; commit then",
-    "pytest{} --rlperf-against=HEAD": "after each change: fails what is slower than the last commit",
+    "pytest{} --rlperf-against=HEAD": "after each change: fails tests that are slower than at the last commit",
 }
 _HEAD = '''\
 """Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
@@ -73,8 +73,8 @@ def test_{0}_vecenv_step_short_episodes(rlperf_vecenv_step: Measure) -> None:
 '''
 
 _ADVICE = (
-    "a component of yours is named by its module, as in rlperf init my_module:SACAgent\n"
-    f"what can be measured: {listed(sorted({*KINDS.values()} - {KINDS['rlperf']}))}; "
+    "name your own component with its module, as in rlperf init my_module:SACAgent\n"
+    f"it can be: {listed(sorted({*KINDS.values()} - {KINDS['rlperf']}))}; "
     "anything else by rlperf(function)\n"
 )
 
@@ -129,13 +129,13 @@ def _init(root: Path, names: list[str], output: Path | None, *, github: bool, we
     used = [] if names else _used(known, own, declared)
     output = output or _place(root, names, own)
     if output.suffix != ".py":
-        raise UsageError(f"--output={output} names no file of Python: give it the ending .py")
+        raise UsageError(f"--output={output} is not a Python file: end its name in .py")
     top = tree_top(root.resolve())  # where GitHub reads workflows
     if github and not output.resolve().is_relative_to(top):
         raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
     kept = output.exists() or output.is_symlink()
     if kept and not github:
-        raise UsageError(f"{output} already exists: --output PATH names another file")
+        raise UsageError(f"{output} already exists: choose another file with --output PATH")
     tested = used if own.known else []
     reason = "its tests would load none of your code: rlperf suite measures it"
     own.skipped += [(library.module, reason) for library in used if library not in tested]
@@ -249,8 +249,8 @@ def _write_tests(root: Path, output: Path, own: Search, used: Iterable[Library])
         missing_code = {_missing(error) for error in trial.errors.values()}
         if not trial.passed() and missing_code and missing_code <= own.tops:
             raise UsageError(
-                f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: {_to_import(root, own)}, "
-                "and begin again; or give --output a place beside it"
+                f"tests in {output.parent} cannot import {', '.join(sorted(missing_code))}: {_to_import(root, own)} "
+                "and run this again; or choose a file beside it with --output"
             )
         if trial.passed() or trial.skipped():
             write_file("--output", output, trial.text(_head()))
@@ -313,9 +313,9 @@ def _tried_text(trial: Trial, output: Path, to_import: str) -> str:
     for test, error in trial.errors.items():
         draft = trial.draft(test)
         missing = _missing(error)
-        advice = f": {to_import if missing in trial.own.tops else 'pip install what has it'}" if missing else ""
+        advice = f": {to_import if missing in trial.own.tops else 'pip install its package'}" if missing else ""
         if missing in {each.name for each, _ in trial.own.sources.values() if each.is_test}:
-            advice = ": give --output a place beside it"
+            advice = ": choose a file beside it with --output"
         rows[test in skipped].append((draft.place if draft else test, f"{error}{advice}"))
     text = "left out\n" + _table(rows[False]) if rows[False] else ""
     if trial.passed():

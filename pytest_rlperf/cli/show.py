@@ -65,7 +65,7 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         help="print a table as text (the default) or markdown, the job summary, or pytest-benchmark's JSON, such as "
         "--format=github",
     )
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a run's report, such as report.html")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a run's report instead, such as report.html")
     parser.epilog = "For example: rlperf show --html report.html run.json"
 
 
@@ -76,11 +76,13 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     keys = chosen(results_of(recorded), tests)
     if arguments.html is not None:
         _write_page(arguments.html, recorded, keys, path)
-    if arguments.format == _FORMATS[0]:
+    if arguments.format != _FORMATS[0]:
+        print_text(_formatted(recorded, keys, arguments.format, path))
+    elif arguments.html is not None:
+        print_text(_wrote(arguments.html))
+    else:
         title = "" if path == file else f"{shown(path)}:\n\n"
         print_text(title + _rendered(recorded, keys, verbose=arguments.verbose or bool(tests)))
-    else:
-        print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
 
@@ -98,7 +100,7 @@ def _latest(tests: list[str]) -> str:
     directory = Path.cwd()
     path = latest_run(directory)
     if path is None:
-        missing = f"{tests[0]} is no file, and " if tests else ""
+        missing = f"{tests[0]} is not a file, and " if tests else ""
         raise UsageError(
             f"{missing}pytest's cache has no run, in {directory} or above: run `pytest --rlperf` there first, "
             "or name a file that --rlperf-json wrote"
@@ -110,15 +112,19 @@ def _write_page(page: Path, recorded: Recorded, keys: list[str], path: str) -> N
     """Write the report on a run's tests as a page."""
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.run_json import RunFile
-    from pytest_rlperf.writing import OutputError, write_file
 
     if not isinstance(recorded, RunFile):
-        raise UsageError(f"--html shows verdicts, which {path} has none of: leave it out, or give a run")
+        raise UsageError(f"--html shows verdicts, and {path} has none: leave it out, or name a run")
     try:
         check_html(page, "--html")
         write_file("--html", page, _page(recorded, [recorded.tests[key] for key in keys]))
     except OutputError as error:
         raise UsageError(str(error)) from None
+
+
+def _wrote(page: Path) -> str:
+    """Return the line that names a page, in place of the text for a terminal."""
+    return f"wrote {shown(str(page))}\n"
 
 
 def _page(run: RunFile, outcomes: Sequence[Outcome]) -> str:
@@ -138,7 +144,7 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     from pytest_rlperf.report.tables import verdict_table
 
     if not isinstance(recorded, RunFile):
-        raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
+        raise UsageError(f"--format={form} shows verdicts, and {path} has none: leave it out, or name a run")
     outcomes = [recorded.tests[key] for key in keys]
     if form == "pytest-benchmark":
         from pytest_rlperf.report.exports import benchmark_document
@@ -206,7 +212,6 @@ def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
     from pytest_rlperf.report.summary import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
-    from pytest_rlperf.writing import OutputError, write_file
 
     try:
         run = merge_shards(dict(map(read, arguments.files)))
@@ -299,7 +304,9 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR/NAME",
         help="the baseline to show, such as perf/nightly (default: baselines/default)",
     )
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page with plots, such as history.html")
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT", help="write a page with plots instead, such as history.html"
+    )
     parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
@@ -320,7 +327,7 @@ def _run_history(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
             write_file("--html", arguments.html, render_history_page(report))
     except (OutputError, SideError) as error:
         raise UsageError(str(error)) from None
-    print_text(render_history(report))
+    print_text(render_history(report) if arguments.html is None else _wrote(arguments.html))
     return Exit.NOTHING_SLOWER
 
 
@@ -358,5 +365,5 @@ def _notes(repository: Repository, commits: Sequence[LoggedCommit], sessions: Se
 
 
 HISTORY = Command(
-    "history", "Show the course of tests over commits, and the changes in it.", _add_history_arguments, _run_history
+    "history", "Show how the times of tests have changed over commits.", _add_history_arguments, _run_history
 )

@@ -126,7 +126,7 @@ class TimingCallback:
         return f"does not know where {type(algorithm).__name__} updates"
 
     def _time(self, owner: object, name: str, around: Callable[..., Any], method: str = "__call__") -> bool:
-        """Put ``around`` about each call of ``owner.name``'s method; return False if the owner takes no attribute."""
+        """Put ``around`` around each call of ``owner.name``'s method; return False if the owner takes no attribute."""
         target = getattr(owner, name, None)
         if not callable(getattr(target, method, None)):
             return False

@@ -127,8 +127,8 @@ class _VectorEnvTraces(WorkerTraces):
             self._call = lambda what: env.call(_ATTRIBUTE, what)
         else:
             raise TypeError(
-                f"{type(env).__qualname__} has no workers that can be traced: give a collector of TorchRL's, or a "
-                "vector env of gymnasium's or Stable-Baselines3's"
+                f"{type(env).__qualname__} has no workers that can be traced: pass a TorchRL collector, or a "
+                "vector env of gymnasium or Stable-Baselines3"
             )
         self._num_envs = int(env.num_envs)
         missing = [worker for worker in plan.workers if not 0 <= worker < self._num_envs]

@@ -37,12 +37,12 @@ def thunk_workload(
         raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
     for name, function in (("setup", setup), ("check", check)):
         if function is not None and not callable(function):
-            raise ComponentError(f"{name}={function!r}: a callable, not {type(function).__qualname__}")
+            raise ComponentError(f"{name}={function!r}: expected a callable, not {type(function).__qualname__}")
     check_takes("rlperf calls fn without arguments", fn, (), "rlperf(lambda: fn(…))")
     if check is not None:
         check_takes("check is called with what fn returned", check, (None,), "check=lambda output: …")
     if not isinstance(unit, str):
-        raise ComponentError(f"unit={unit!r}: what is counted, as text")
+        raise ComponentError(f"unit={unit!r}: expected text, the name of what is counted")
     check_items(items)
 
     def run_check() -> object:
@@ -133,9 +133,16 @@ class _Importing:
         """Import the module here, and compare the files with those that a new interpreter loads."""
         __tracebackhide__ = True
         importlib.import_module(self._module)
-        text = self._run(f"{self._code}; import json; print({_MARK!r} + json.dumps({_FILES}), file=sys.stderr)")
-        found = next(line for line in reversed(text.splitlines()) if line.startswith(_MARK))
-        for name, file in json.loads(found.removeprefix(_MARK)).items():
+        # The module may close or replace the interpreter's own stderr.
+        written = f"import json; os.write(own, ({_MARK!r} + json.dumps({_FILES})).encode())"
+        text = self._run(f"import os; own = os.dup(2); {self._code}; {written}")
+        _, mark, found = text.rpartition(_MARK)
+        if not mark:
+            raise ComponentError(
+                f"importing {self._module} in a new interpreter ends it with exit code 0 before the import is done; "
+                "imported here, the module goes on"
+            )
+        for name, file in json.loads(found).items():
             here = getattr(sys.modules.get(name), "__file__", None)
             if here is not None and os.path.realpath(here) != os.path.realpath(file):
                 raise ComponentError(f"a new interpreter imports {name} from {file}, and this process from {here}")

@@ -74,7 +74,7 @@ def arrays_in(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-NO_ARRAYS = "arrays of NumPy, PyTorch and the like are looked for, in tuples, lists, mappings and attributes"
+NO_ARRAYS = "the plugin looks for arrays of NumPy, PyTorch and the like in tuples, lists, mappings and attributes"
 
 
 def to_numpy(array: Any) -> Any:
@@ -195,7 +195,7 @@ def has_run(output: T, call: str) -> T:
                 value.close()  # Python warns of a coroutine that was never awaited
             raise ComponentError(
                 f"{call} returned {_named(value)}{place}, whose code has not run yet: run it to its end within the "
-                "call, by asyncio.run(…) or list(…)"
+                "call, with asyncio.run(…) or list(…)"
             )
     return output
 
@@ -270,7 +270,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain_part(path: str, value: bool | float | str) -> OutputPart:
-    is_number = not isinstance(value, str) and abs(value) < sys.float_info.max  # nor infinite or no number
+    is_number = not isinstance(value, str) and abs(value) < sys.float_info.max  # and neither infinite nor NaN
     return OutputPart(path, type(value).__name__, repr(value)[:200], (float(value),) if is_number else ())
 
 

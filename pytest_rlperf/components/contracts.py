@@ -54,6 +54,7 @@ class Stepper(ABC):
         self._ended: list[Any] = []
         self._before: Any = None  # which episodes the step before ended, within a check
         self._due = 0  # resets that the next call makes, which may belong to another slice
+        self._checked = 0  # steps of the last check
 
     @abstractmethod
     def reset(self) -> object:
@@ -71,7 +72,7 @@ class Stepper(ABC):
         __tracebackhide__ = True
         self.reset()
         self._ended, self._due, self._before = [], 0, None
-        for _ in range(_CHECKED_STEPS):
+        for self._checked in range(1, _CHECKED_STEPS + 1):
             self.count()
             results = finished(self.step(next(self._actions)), "step(actions)")
             is_enough = self.check_step(results)
@@ -80,6 +81,10 @@ class Stepper(ABC):
             if is_enough:
                 break
         return results[:-1] if isinstance(results, tuple) else None
+
+    def checked(self) -> int:
+        """Return how many steps the last check took."""
+        return self._checked
 
     def call(self) -> object:
         """Step every env once."""
@@ -215,7 +220,7 @@ def check_observations(observations: Any, num_envs: int) -> None:
     for path, array in leaves(observations, "observation"):
         if tuple(array.shape[:1]) != (num_envs,):
             raise ComponentError(
-                f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
+                f"step() returned {path} of shape {tuple(array.shape)}; expected {num_envs} rows, one per env"
             )
 
 

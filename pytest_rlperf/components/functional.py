@@ -69,8 +69,8 @@ class FunctionalStepper(Stepper):
         )
         if attribute(env, "batch_size") is not None and not self._is_keyed:
             raise ComponentError(
-                f"{type(env).__qualname__} has batch_size, and so steps several envs itself: make one without "
-                f"batch_size, and give their number: rlperf_vecenv_step(env, num_envs={num_envs})"
+                f"{type(env).__qualname__} has batch_size, so it steps several envs itself: make one without "
+                f"batch_size, and pass their number: rlperf_vecenv_step(env, num_envs={num_envs})"
             )
         self._begin = jax.random.split(jax.random.PRNGKey(seed), num_envs)
         super().__init__(env, num_envs, self._actions_of(env, num_envs, seed))
@@ -91,17 +91,15 @@ class FunctionalStepper(Stepper):
             if self._jax.numpy.issubdtype(spec.dtype, self._jax.numpy.integer):
                 return [random.randint(key, shape, low, high + 1, spec.dtype) for key in keys]
             return [random.uniform(key, shape, spec.dtype, low, high) for key in keys]
-        thunk = (
-            "step it by a function without arguments that waits for the result: rlperf_vecenv_step(step, "
-            f"num_envs={num_envs})"
-        )
+        function = f"rlperf_vecenv_step(step, num_envs={num_envs})"
+        instead = f"pass a zero-argument function that steps it and waits for the result: {function}"
         if callable(space):
             given = () if refusal(space, *self._params) else self._params
-            check_takes("rlperf_vecenv_step calls env.action_space()", space, given, thunk)
+            check_takes("rlperf_vecenv_step calls env.action_space()", space, given, instead)
             space = space(*given)
         if not callable(attribute(space, "sample")):
             raise ComponentError(
-                f"{type(env).__qualname__} has neither action_space, with sample(key), nor action_size: {thunk}"
+                f"{type(env).__qualname__} has neither action_space, with sample(key), nor action_size: {instead}"
             )
         sample = self._jax.jit(self._jax.vmap(space.sample))
         return [sample(random.split(key, num_envs)) for key in keys]
@@ -122,9 +120,8 @@ class FunctionalStepper(Stepper):
         if ended is None:
             raise ComponentError(
                 f"step(state, action) of {type(self.env).__qualname__} returned {type(returned).__qualname__}, "
-                "expected a state with obs, reward and done; for any other env, give a function without "
-                "arguments that waits for the result: "
-                f"rlperf_vecenv_step(step, num_envs={self.num_envs})"
+                "expected a state with obs, reward and done; for any other env, pass a zero-argument function that "
+                f"waits for the result: rlperf_vecenv_step(step, num_envs={self.num_envs})"
             )
         done = numpy.asarray(ended, bool)
         kept = self._jax.tree_util.tree_map(lambda begun, now: numpy.where(done, begun, now), first, state)

@@ -109,7 +109,7 @@ def _first_array(output: Any) -> Any:
     __tracebackhide__ = True
     for _, array in leaves(output):
         return array
-    raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
+    raise ComponentError(f"the GAE function returned {type(output).__qualname__}, not an array")
 
 
 def _expected(*, rewards: Any, values: Any, ends: Any, last_values: Any, **_: Any) -> Any:

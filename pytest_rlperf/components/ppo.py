@@ -131,8 +131,8 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
     assert callable(collect)
     if items is not None:
         check_items(items)
-    thunk = f"a function without arguments collects any rollout: {_THUNK}"
-    check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
+    instead = f"pass a zero-argument function: {_THUNK}"
+    check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), instead)
     return _AnyRoller(partial(collect, n_steps), n_steps, _num_envs(agent), items)
 
 
@@ -150,18 +150,16 @@ def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
     __tracebackhide__ = True
     if not callable(collect):
         raise ComponentError(
-            "rlperf_ppo_collect needs an agent with collect(n_steps), or a function without "
-            "arguments that collects one rollout, "
-            f"not {type(collect).__qualname__}"
+            "rlperf_ppo_collect needs an agent with collect(n_steps), or a zero-argument function that collects one "
+            f"rollout, not {type(collect).__qualname__}"
         )
     if items is None:
         raise ComponentError(
-            "rlperf_ppo_collect(lambda: …) also needs items=…, the env steps one call collects; "
-            "n_steps=… is for an agent "
-            "with collect(n_steps)"
+            "rlperf_ppo_collect(function) also needs items=…, the number of env steps that one call collects; "
+            "n_steps=… is for an agent with collect(n_steps)"
         )
     check_items(items)
-    check_takes("rlperf_ppo_collect calls a function without arguments", collect, (), _THUNK)
+    check_takes("rlperf_ppo_collect calls its function without arguments", collect, (), _THUNK)
     thunk: Callable[[], Any] = collect
     return thunk
 
@@ -200,7 +198,7 @@ def _check_rollout(rollout: Any, n_steps: int, all_steps: float | None) -> None:
     if not found:
         raise ComponentError(
             f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
-            f"rollout, or give a function without arguments: {_THUNK}"
+            f"rollout, or pass a zero-argument function: {_THUNK}"
         )
     for path, array in found:
         if path.startswith(_AFTER_THE_LAST):
@@ -209,8 +207,8 @@ def _check_rollout(rollout: Any, n_steps: int, all_steps: float | None) -> None:
             flat = "" if all_steps is None else f", or the {all_steps:g} steps of all envs"
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows{flat}. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
-                f"env steps; for any other, give a function without arguments: {_THUNK}"
+                f"expected {n_steps} rows{flat}. If it has n_steps × num_envs rows, or one row per env, pass the "
+                f"number of its env steps as items=…; for any other rollout, pass a zero-argument function: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
@@ -228,7 +226,7 @@ def _env_steps(rollout: Any, items: float | None, all_steps: float | None) -> An
         return math.prod(rewards.shape)
     if all_steps is not None:
         return all_steps
-    raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
+    raise ComponentError("the rollout has no rewards, so its env steps cannot be counted: pass their number as items=…")
 
 
 def _field(rollout: Any, name: str) -> Any:
@@ -258,13 +256,13 @@ def ppo_update_workload(agent: Any, n_steps: int | None = None, setup: Callable[
     """
     __tracebackhide__ = True
     if setup is not None and not callable(setup):
-        raise ComponentError(f"setup={setup!r}: a callable, not {type(setup).__qualname__}")
+        raise ComponentError(f"setup={setup!r}: expected a callable, not {type(setup).__qualname__}")
     learner = _learner_of(agent, n_steps)
     if learner is None:
         if not callable(agent) or any(callable(attribute(agent, name)) for name in _METHODS):
             raise ComponentError(_nothing_to_call(agent))
-        thunk = "rlperf_ppo_update(lambda: agent.update(rollout))"
-        check_takes("rlperf_ppo_update calls a function without arguments", agent, (), thunk)
+        instead = "rlperf_ppo_update(lambda: agent.update(rollout))"
+        check_takes("rlperf_ppo_update calls its function without arguments", agent, (), instead)
         learner = _AnyLearner(agent, lambda _: agent())
     return _update_workload(learner, setup)
 
@@ -319,13 +317,12 @@ def train_workload(agent: Any, n_steps: int | None = None, items: float | None =
     if learner is None:
         if not callable(agent) or items is None:
             raise ComponentError(
-                "rlperf_train needs an agent with collect(n_steps) and update(rollout), and "
-                "n_steps=…; or a function without arguments that does "
-                "one iteration and its env steps, rlperf_train(lambda: agent.learn(1024), items=1024), not "
-                f"{type(agent).__qualname__} with items={items!r}"
+                "rlperf_train needs an agent with collect(n_steps) and update(rollout), and n_steps=…; or a "
+                "zero-argument function that does one iteration, and items=…: rlperf_train(lambda: agent.learn(1024), "
+                f"items=1024), not {type(agent).__qualname__} with items={items!r}"
             )
         check_items(items)
-        check_takes("rlperf_train calls a function without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
+        check_takes("rlperf_train calls its function without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
         learner = _AnyLearner(agent, lambda _: agent(), items=items)
     return _of_env_steps(
         "train",
@@ -359,12 +356,8 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
         made: Learner = make(agent, n_steps)
         return made
     assert callable(collect)
-    check_takes(
-        f"the fixture calls agent.collect({n_steps})",
-        collect,
-        (n_steps,),
-        "give a function without arguments, lambda: …",
-    )
+    instead = "pass a zero-argument function, lambda: …"
+    check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), instead)
     if items is not None:
         check_items(items)
     num_envs = _num_envs(agent)
@@ -433,6 +426,6 @@ def _update_of(agent: Any) -> Callable[[Any], object]:
 def _nothing_to_call(agent: Any) -> str:
     return (
         f"{type(agent).__qualname__} has no PPO update that can be called: it needs collect(n_steps), and "
-        "update(rollout), learn(rollout) or train(rollout), or one of these without a rollout where the agent keeps "
-        "it; or give the fixture a function without arguments, lambda: agent.update(rollout)"
+        "update(rollout), learn(rollout) or train(rollout), or one of these without a rollout if the agent keeps "
+        "it; or pass a zero-argument function, lambda: agent.update(rollout)"
     )

@@ -93,21 +93,18 @@ def _drawing(buffer: Any, batch_size: int) -> Callable[[], Any]:
         made: Callable[[], Any] = make(buffer, batch_size)
         return made
     sample = attribute(buffer, "sample")
-    thunk = (
-        "a function without arguments draws any batch: rlperf_replay_sample(lambda: buffer.sample(…), "
-        f"batch_size={batch_size})"
-    )
+    function = f"rlperf_replay_sample(lambda: buffer.sample(…), batch_size={batch_size})"
+    instead = f"pass a zero-argument function: {function}"
     if callable(sample):
-        check_takes(f"rlperf_replay_sample calls buffer.sample({batch_size})", sample, (batch_size,), thunk)
+        check_takes(f"rlperf_replay_sample calls buffer.sample({batch_size})", sample, (batch_size,), instead)
         return partial(sample, batch_size)
     if callable(buffer):
-        check_takes("rlperf_replay_sample calls a function without arguments", buffer, (), thunk)
+        check_takes("rlperf_replay_sample calls its function without arguments", buffer, (), function)
         given: Callable[[], Any] = buffer
         return given
     raise ComponentError(
-        "rlperf_replay_sample needs an object with sample(batch_size), or a function without "
-        "arguments that draws a batch, not "
-        f"{type(buffer).__qualname__}"
+        "rlperf_replay_sample needs an object with sample(batch_size), or a zero-argument function that draws a batch, "
+        f"not {type(buffer).__qualname__}"
     )
 
 
@@ -205,14 +202,14 @@ def _updater(agent: Any, batch_size: int | None) -> Updater:
         made: Updater = make(agent, batch_size)
         return made
     assert callable(method)
-    thunk = "a function without arguments does any update: rlperf_sac_update(lambda: agent.update(…))"
-    check_takes(f"rlperf_sac_update calls agent.update({batch_size})", method, (batch_size,), thunk)
+    instead = "pass a zero-argument function: rlperf_sac_update(lambda: agent.update(…))"
+    check_takes(f"rlperf_sac_update calls agent.update({batch_size})", method, (batch_size,), instead)
     signature = signature_of(method)
     if signature is not None and next(iter(signature.parameters), None) in _BATCHES:
         raise ComponentError(
-            f"rlperf_sac_update calls agent.update({batch_size}), a size, and update takes a batch: "
-            "give a function without arguments that "
-            f"draws one, rlperf_sac_update(lambda: agent.update(buffer.sample({batch_size})))"
+            f"rlperf_sac_update calls agent.update({batch_size}) with a size, but update takes a batch: pass a "
+            "zero-argument function that draws one, rlperf_sac_update(lambda: "
+            f"agent.update(buffer.sample({batch_size})))"
         )
     return Updater(agent, lambda: method(batch_size))
 
@@ -221,15 +218,11 @@ def _thunk_updater(thunk: Any) -> Updater:
     __tracebackhide__ = True
     if not callable(thunk):
         raise ComponentError(
-            "rlperf_sac_update needs an agent with update(batch_size), or a function without "
-            "arguments that does one update, "
-            f"not {type(thunk).__qualname__}: rlperf_sac_update(lambda: …)"
+            "rlperf_sac_update needs an agent with update(batch_size), or a zero-argument function that does one "
+            f"update, not {type(thunk).__qualname__}: rlperf_sac_update(lambda: …)"
         )
-    instead = (
-        "give a function without arguments that does one update, "
-        "rlperf_sac_update(lambda: update(batch)), or the agent itself"
-    )
-    check_takes("rlperf_sac_update calls a function without arguments", thunk, (), instead)
+    instead = "pass the agent itself, or a function that does one update: rlperf_sac_update(lambda: update(batch))"
+    check_takes("rlperf_sac_update calls its function without arguments", thunk, (), instead)
     return Updater(thunk, thunk)
 
 

@@ -42,8 +42,8 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 
 _ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset
-_ANY_STEP = "a function without arguments steps any env: rlperf_vecenv_step(step, num_envs={})"
-_THUNK_CALL = "rlperf_vecenv_step calls a function without arguments"
+_ANY_STEP = "pass a zero-argument function that steps every env: rlperf_vecenv_step(step, num_envs={})"
+_CALL = "rlperf_vecenv_step calls its function without arguments"
 
 
 def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
@@ -62,7 +62,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
             return _stepping_workload(env, num_envs)
     close: Callable[[], None] = _keep_open
     if callable(env) and attribute(env, "step") is None:
-        check_takes(_THUNK_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
+        check_takes(_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
         env = env()
         own = attribute(env, "close")
         close = own if callable(own) else _keep_open
@@ -78,6 +78,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
         unit=stepper.unit,
         check=stepper.check,
         count=stepper.count,
+        checked=stepper.checked,
         close=close,
         holds=(stepper.env,),
     )
@@ -87,20 +88,19 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     __tracebackhide__ = True
     if not callable(step):
         raise ComponentError(
-            f"with num_envs=…, rlperf_vecenv_step needs a function without arguments that steps every env once, not "
-            f"{type(step).__qualname__}; an env says by its num_envs how many there are"
+            "with num_envs=…, rlperf_vecenv_step needs a zero-argument function that steps every env once, not "
+            f"{type(step).__qualname__}; a vector env has its own num_envs: leave the argument out"
         )
     instead = f"rlperf_vecenv_step(lambda: env.step(actions), num_envs={num_envs})"
-    check_takes(_THUNK_CALL, step, (), instead)
+    check_takes(_CALL, step, (), instead)
 
     def check() -> object:
         __tracebackhide__ = True
         returned = finished(step(), "the function")
         if can_be_stepped(returned):
             raise ComponentError(
-                f"the function returned {type(returned).__qualname__}, an env, and steps nothing: "
-                "with num_envs=… it has "
-                "to step every env once; one that makes an env is given without num_envs"
+                f"the function returned {type(returned).__qualname__}, an env, and stepped nothing: with num_envs=… "
+                "it must step every env once; for a function that makes an env, leave num_envs out"
             )
         return returned
 
@@ -133,8 +133,8 @@ def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
         raise ComponentError(
             f"rlperf_vecenv_step does not support {what}. It supports the vector envs of "
             f"{libraries_known(lambda library: library.vecenv)}, single envs, PettingZoo's, JAX's functional envs, and "
-            "any object that has reset(), step(actions) and num_envs. For any other vector env, pass a function "
-            "without arguments that steps it, and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
+            "any object that has reset(), step(actions) and num_envs. For any other vector env, pass a "
+            "zero-argument function that steps it, and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
         )
     num_envs = num_envs_of(env)
     if num_envs is None and callable(attribute(attribute(env, "action_space"), "sample")):
@@ -142,14 +142,14 @@ def _stepper(env: Any, given: int | None, seed: int) -> Stepper:
     if num_envs is None:
         raise ComponentError(
             f"{type(env).__qualname__} has neither num_envs, as a vector env has, nor action_space with sample(), as a "
-            "single env has; for any other env, give a function without arguments: rlperf_vecenv_step(step, num_envs=8)"
+            "single env has; for any other env, pass a zero-argument function: rlperf_vecenv_step(step, num_envs=8)"
         )
     check_count("num_envs", num_envs)
     mode = autoreset_mode(env)
     if mode in ("NextStep", "Disabled"):
         raise ComponentError(
-            f"{type(env).__qualname__} has autoreset_mode {mode}, and is no vector env of gymnasium's: derive it "
-            f"from gymnasium.vector.VectorEnv, or {_ANY_STEP.format(num_envs)}"
+            f"{type(env).__qualname__} has autoreset_mode {mode}, but is not a gymnasium.vector.VectorEnv: derive it "
+            f"from that class, or {_ANY_STEP.format(num_envs)}"
         )
     return AnyStepper(env, num_envs, _batches_of_actions(env, num_envs, seed), seed)
 

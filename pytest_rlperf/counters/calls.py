@@ -158,7 +158,7 @@ class MonitoredCalls(Calls):
     """Counts as a tool of ``sys.monitoring``, from Python 3.12 on: in all threads, while other tools go on."""
 
     def begin(self) -> None:
-        """Begin to count, as the first free tool."""
+        """Begin to count, under the first number that no other tool uses."""
         self._forget()
         self._monitoring: Any = sys.modules["sys"].monitoring
         self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)

@@ -63,7 +63,7 @@ def clock_for(devices: Iterable[str], host_ns: Callable[[], int] = time.perf_cou
     if len(names) > 1:
         raise DeviceClockError(
             f"the workload works on several devices, {', '.join(names)}, which share no clock: "
-            "have it work on one, or measure a workload for each"
+            "let it use one, or measure a workload for each"
         )
     (name,) = names
     if name in _driven:
@@ -194,7 +194,7 @@ class JaxDevice(WaitedDevice):
         platform, _, number = name.removeprefix(_PREFIX).partition(":")
         found = [device for device in self._jax.local_devices(backend=platform) if device.id == int(number)]
         if not found:
-            raise DeviceClockError(f"{name} belongs to another process of JAX: have the workload use a local device")
+            raise DeviceClockError(f"{name} belongs to another JAX process: let the workload use a local device")
         return found[0]
 
     def keeping(self, call: Callable[[], object]) -> Callable[[], object]:

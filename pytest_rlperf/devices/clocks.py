@@ -51,7 +51,7 @@ class Device(Protocol):
         """
 
     def reset_peak(self) -> None:
-        """Begin a new peak of memory."""
+        """Reset the peak of memory."""
 
     def counting_syncs(self) -> AbstractContextManager[Callable[[], int] | None]:
         """Within the context, count how often the host waits for the device because of an operation it called.
@@ -316,7 +316,7 @@ class CudaDriver:
         )
 
     def reset_peak(self) -> None:
-        """Begin a new peak in PyTorch's own statistics; do nothing if its allocator was replaced."""
+        """Reset the peak in PyTorch's own statistics; do nothing if its allocator was replaced."""
         with suppress(RuntimeError):
             self._cuda.reset_peak_memory_stats(self._index)
 

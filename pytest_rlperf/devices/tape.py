@@ -158,9 +158,9 @@ class Tape:
         notes = {
             f"captured into a graph, and so without times of {device}: {captured}": captured,
             f"with edges on different streams of {device}, and so without a span: {crossing}": crossing,
-            f"{device} worked for {unseen_us} µs after the last phase had ended, on streams that were current at no "
-            "phase's edge: enter a timer where such a stream is current": unseen_us,
-            f"{self.dropped} iterations with more edges than {device}'s clock had events were left out": self.dropped,
+            f"{device} worked for {unseen_us} µs after the last phase had ended, on streams that were not current at "
+            "any phase's edge: enter a timer while such a stream is current": unseen_us,
+            f"left out {self.dropped} calls, whose phases have more edges than {device}'s clock events": self.dropped,
             f"ran on other threads, beside the phases: {beside}": beside,
         }
         return tuple(note for note, applies in notes.items() if applies)

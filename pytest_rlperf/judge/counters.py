@@ -135,7 +135,7 @@ class _Side:
 
 
 class _Sides:
-    """Two countings, searched from the whole call down."""
+    """The counts then and now, compared from the whole call down to its phases."""
 
     def __init__(self, then: Counting, now: Counting) -> None:
         self._then, self._now = _Side(then), _Side(now)

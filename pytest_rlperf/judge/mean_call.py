@@ -12,14 +12,18 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_rlperf.model.figures import PAIR_TRIM, trimmed_mean
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds, WorkerRecord
+
+if TYPE_CHECKING:  # a run whose tests have one process each needs no arrays
+    import numpy as np
+    from numpy.typing import NDArray
+
+    # Each slice's rounds, as multiples of the usual round; by its first call.
+    _Slices = Mapping[int, NDArray[np.float64]]
 
 _DEAR = 1.1  # times the usual round: noise at the same call of several processes is rarely as large
 _CUT = 1.5  # times the least time of the same round in those processes
@@ -31,7 +35,6 @@ _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one:
 _STRETCHES = 10  # of a pair: they show how evenly its expensive calls come
 
 _SIDES = ("base", "head")
-_Slices = Mapping[int, NDArray[np.float64]]  # a slice's rounds, as multiples of the usual one, by its first call
 
 
 class _Found(NamedTuple):
@@ -57,9 +60,9 @@ class _Side(NamedTuple):
 
     @classmethod
     def of(cls, rounds: Sequence[Rounds | None]) -> _Side | None:
-        """Return the figures of one side's processes; None if a process has no rounds, on a device."""
+        """Return the figures of one side's processes; None for a single one, or if one has no rounds, on a device."""
         known = [each for each in rounds if each is not None]
-        if len(known) < len(rounds):
+        if len(known) < max(2, len(rounds)):
             return None
         processes = [_relative(each) for each in known]
         least = _least(processes)
@@ -143,6 +146,8 @@ def _moved_error(base: _Slices, head: _Slices) -> float:
     pairs look at the same ones. Calls that are expensive only on one side are new or gone, and have no error of this
     kind.
     """
+    import numpy as np
+
     starts = sorted(base.keys() & head.keys())
     if not starts:
         return 0.0
@@ -166,6 +171,8 @@ def _least(processes: Sequence[_Slices]) -> _Slices:
 
     Two processes are too often held up in the same round.
     """
+    import numpy as np
+
     least: dict[int, NDArray[np.float64]] = {}
     for start in {start for slices in processes for start in slices}:
         same = [slices[start] for slices in processes if start in slices]
@@ -175,6 +182,8 @@ def _least(processes: Sequence[_Slices]) -> _Slices:
 
 
 def _mean(slices: _Slices, least: _Slices) -> _Found | None:
+    import numpy as np
+
     starts = [start for start in slices if start in least]
     if not starts:
         return None
@@ -192,6 +201,8 @@ def _mean(slices: _Slices, least: _Slices) -> _Found | None:
 
 def _relative(rounds: Rounds) -> _Slices:
     """Return the rounds of every slice as multiples of the usual round around it."""
+    import numpy as np
+
     by_slice = np.asarray(rounds.rounds_ns, float).reshape(len(rounds.starts), -1)
     figures = by_slice.mean(axis=1) if rounds.is_mean else np.median(by_slice, axis=1)
     near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2

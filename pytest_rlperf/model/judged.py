@@ -127,12 +127,12 @@ class Remedy:
 class Verdict:
     """A status, the reason that decides it, and the estimate behind it, if any.
 
-    ``smallest_seen`` is the slowdown (0.2 is 20 %) that this comparison would have found; live pairs find it 95 times
-    of 100. ``suspect`` marks an estimate over the tolerance, decided or not. ``allowance`` accepts a SLOWER test, if a
-    commit of the change has one. ``counters`` are the exact counts that changed, and ``findings`` the other things that
-    are worse. ``also`` are further reasons beside the deciding one. ``remedy`` is what helps if times decide nothing;
-    ``more_work`` are the exact counts of a whole call that even then rose by more than the tolerance, the largest rise
-    first.
+    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) that this comparison would have found; live pairs find it
+    in 95 of 100 cases. ``suspect`` marks an estimate over the tolerance, decided or not. ``allowance`` accepts a SLOWER
+    test, if a commit of the change has one. ``counters`` are the exact counts that changed, and ``findings`` are the
+    other properties that are worse. ``also`` has further reasons. If times decide nothing, ``remedy`` is the setting
+    that helps most, and ``more_work`` has the exact counts of a whole call that rose by more than the tolerance, the
+    largest rise first.
     """
 
     status: Status
@@ -156,7 +156,7 @@ class Verdict:
 
     @property
     def left(self) -> tuple[Finding, ...]:
-        """The findings that fail the test by what calls leave or compile, of which its time says nothing."""
+        """The findings that fail the test because of what calls leave or compile, which their time does not show."""
         return tuple(each for each in self.findings if each.gates and each.kind in _LEFT)
 
     @property

@@ -118,6 +118,11 @@ def _nothing() -> None:
     """Stand in for a step that a workload does not need."""
 
 
+def _once() -> int:
+    """Return the calls of a check that makes one."""
+    return 1
+
+
 class Probe(Protocol):
     """A source of phases for code that is not instrumented."""
 
@@ -140,11 +145,12 @@ class Workload:
     ``call`` takes no arguments and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
     returns its output, and raises ComponentError if it is wrong. ``setup`` runs untimed before each round, which then
     holds one call. ``count`` returns how many items were processed since it was last called, for components whose calls
-    do not always process the same number; it runs outside the timed region. ``close`` releases what the fixture itself
-    made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without its own timers. ``holds``
-    are the objects by which its device is found; ``pace`` is how it is timed on a device. A workload of the
-    ``whole_machine`` is measured by itself, without a fixed CPU. ``children_ns`` is the clock of a component that does
-    all its work in child processes, new ones in every call: it has no other CPU time.
+    do not always process the same number; it runs outside the timed region. ``checked`` returns how many calls the last
+    check made. ``close`` releases what the fixture itself made. ``probes`` are in place while phases are recorded;
+    ``harvest`` is for code without its own timers. ``holds`` are the objects by which its device is found; ``pace`` is
+    how it is timed on a device. A workload of the ``whole_machine`` is measured by itself, without a fixed CPU.
+    ``children_ns`` is the clock of a component that does all its work in child processes, new ones in every call: it
+    has no other CPU time.
     """
 
     component: str
@@ -154,6 +160,7 @@ class Workload:
     check: Callable[[], object]
     setup: Callable[[], None] | None = None
     count: Callable[[], float] | None = None
+    checked: Callable[[], int] = _once
     close: Callable[[], None] = _nothing
     probes: tuple[Probe, ...] = ()
     harvest: Harvest | None = None
@@ -402,11 +409,11 @@ class WorkerRecord:
 class Result:
     """The figures of one test; a fixture's call returns them.
 
-    ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls of
-    ``traced_call_s`` seconds each, the whole that they are parts of; 0.0 if nothing was traced. ``notes`` say what the
-    measurement lacked. ``counting`` is the work of one call, ``shares`` are the parts of its time; None and empty if
-    not asked for. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave out
-    default values, here and in the records below, so a default never changes.
+    ``items`` is the mean number of items per call, and ``unit`` their name. ``phases`` are means over traced calls,
+    which take ``traced_call_s`` seconds each; 0.0 if nothing was traced. ``notes`` say what the measurement lacked.
+    ``counting`` is the work of one call, None if nothing was counted. ``shares`` are the parts of its time, empty if
+    they were not requested. ``start`` is how the workers began, on which a call's time depends. Baselines' files leave
+    out default values, here and in the records below, so a default never changes.
     """
 
     nodeid: str
@@ -441,12 +448,12 @@ class Result:
 
     @property
     def clock(self) -> str:
-        """The clock that decides: ``"cpu"`` if every worker was alone, else ``"wall"``."""
+        """The clock that decides: ``"cpu"`` if calls are long, never wait and use one thread, else ``"wall"``."""
         return "cpu" if all(worker.alone for worker in self.workers) else "wall"
 
     @property
     def call_s(self) -> float:
-        """The seconds per call: the median over the workers. NotMeasuredError without workers."""
+        """The seconds per call: the median over the workers. Raises NotMeasuredError without workers."""
         if not self.workers:
             raise NotMeasuredError(
                 f"{self.nodeid}: this run did not measure. Run with --rlperf, or guard with `if result.measured:`."
@@ -456,7 +463,7 @@ class Result:
 
     @property
     def mean_call_s(self) -> float:
-        """The mean seconds per call, rare calls included. NotMeasuredError without workers."""
+        """The mean seconds per call, rare calls included. Raises NotMeasuredError without workers."""
         return self.call_s * statistics.median(worker.mean_multiple for worker in self.workers)
 
     @property
@@ -466,11 +473,11 @@ class Result:
 
     @property
     def items_per_s(self) -> float:
-        """The throughput: items processed per second of measured time. NotMeasuredError without workers."""
+        """The throughput: items processed per second of measured time. Raises NotMeasuredError without workers."""
         return self.items / self.mean_call_s
 
     def phase(self, path: str) -> Phase:
-        """Return the phase at ``path``; KeyError names the known paths."""
+        """Return the phase at ``path``; raise KeyError, with the known paths, if there is none."""
         for phase in self.phases:
             if phase.path == path:
                 return phase
@@ -489,4 +496,4 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
             yield f"{place} is {value}, expected a positive number"
     for place, value in not_negative.items():
         if not 0 <= value < math.inf:
-            yield f"{place} is {value}, expected no negative number"
+            yield f"{place} is {value}, expected a number of at least 0"

@@ -40,7 +40,7 @@ class Footprint:
 
 
 MAIN = "__main__"
-"""The name of the body that runs only where its module is run as a program."""
+"""The name of the body that runs only if its module is run as a program."""
 
 
 class Kind(str, enum.Enum):

@@ -1,4 +1,4 @@
-"""Baselines: stored results with their machine and code; and the course of a test's time over commits."""
+"""Baselines: stored results with their machine and code; and how a test's time has changed over commits."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ class ImportWatch:
                 return
             frame = sys._getframe(1)
             while frame.f_back is not None and frame.f_code.co_name != "<module>":
+                if frame.f_globals.get("__name__") == "linecache":
+                    return  # for the text of a traceback, as PyTorch keeps one of its importers
                 frame = frame.f_back
             if frame.f_code.co_name != "<module>":  # in a thread
                 return

@@ -31,7 +31,7 @@ _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyi
 _DEEPEST = 12  # frames of openers
 _RECORDER = ("pytest_rlperf.observe.", "threading")  # begins to record in each new thread
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
-"""What pytest-benchmark does when pytest starts: it has a program look at the interpreter."""
+"""The modules of pytest-benchmark that start a program when pytest starts, to learn about the interpreter."""
 
 
 class Observer:

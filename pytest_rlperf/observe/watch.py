@@ -1,4 +1,4 @@
-"""Which files are opened, in any language and process: Linux tells that a file is opened, though not by whom.
+"""Which files are opened, in any language and process: Linux reports that a file was opened, but not by whom.
 
 Every process that observes a test imports this, so it imports next to nothing.
 """

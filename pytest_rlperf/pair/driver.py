@@ -1,4 +1,4 @@
-"""The program of a driver: it has the workers of one test take turns, and sends the results to the run.
+"""The program of a driver: it lets the workers of one test take turns, and sends the results to the run.
 
 The driver and its templates are copies of the preload server, or they are all new interpreters. Its code for an order
 blocks. While it waits for a worker, it listens to the run: the next order, such as the order to leave the test,
@@ -61,27 +61,32 @@ class Driver:
 
     def serve(self) -> None:
         """Carry out the run's orders until the run ends this process, or is gone."""
+        message: wire.Message
         with contextlib.suppress(InterruptedWaitError):
-            self._wait_collected()
+            try:
+                message = wire.Collected([template.wait_ready() for template in self._templates])
+            except ProcessLostError as lost:
+                message = wire.Stopped(0, self._stop(lost))
+            self._send(message)
         while True:
-            order = self._receive()
+            try:
+                order: wire.ToDriver = wire.receive_order(self._run, wire.ToDriver)
+            except (EOFError, OSError):
+                raise RunGoneError from None
             if isinstance(order, wire.End):
                 self.end(order.limit_s)
                 return
             try:
-                self._send(self._reply(order))
-                self._let_go()
+                message = wire.Answer(order.number, self._carry_out(order))
+            except StoppedErrors as stopped:
+                message = wire.Stopped(order.number, self._stop(stopped))
             except InterruptedWaitError:  # by the order to leave, or to end
                 continue
-
-    def _wait_collected(self) -> None:
-        try:
-            for template in self._templates:
-                template.wait_ready()
-        except ProcessLostError as lost:
-            self._send(wire.Stopped(0, self._stop(lost)))
-        else:
-            self._send(wire.Collected([template.collected for template in self._templates]))
+            except Exception as error:
+                trace = "".join(traceback.format_exception(error)).rstrip()
+                message = wire.Broken(order.number, f"{type(error).__name__}: {error}\n{trace}")
+            self._send(message)
+            self._let_go()
 
     def end(self, limit_s: float) -> None:
         """End all workers and templates."""
@@ -96,19 +101,6 @@ class Driver:
     @property
     def _heads_first(self) -> Worker:
         return next(worker for worker in self._workers if not worker.is_base)
-
-    def _reply(self, order: wire.DriverOrders) -> wire.Message:
-        """Carry out an order; return its answer, or what prevented it."""
-        try:
-            value = self._carry_out(order)
-        except StoppedErrors as stopped:
-            return wire.Stopped(order.number, self._stop(stopped))
-        except InterruptedWaitError:
-            raise
-        except Exception as error:
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            return wire.Broken(order.number, f"{type(error).__name__}: {error}\n{trace}")
-        return wire.answer(order.number, value)
 
     def _stop(self, error: ProcessLostError | LeftEarlyError) -> wire.Stop:
         process, done = error.process, error.done if isinstance(error, LeftEarlyError) else None
@@ -141,20 +133,20 @@ class Driver:
             case wire.CountAll():
                 return count_in(self._in_turn, order)
             case wire.WarmAll():
-                return self._warm(order)
+                return self._turns.warm_up(order)
             case wire.TakePair():
                 self._is_placed = order.cpu is not None
-                return self._warmed.take(order)
+                return self._turns.take(order)
             case wire.MoveAll(cpu):
                 for worker in self._workers if self._is_placed else ():
                     worker.ask(wire.Place([cpu]))
                 return None
             case wire.GoOn(seconds):
-                return self._warmed.go_on(seconds)
+                return self._turns.go_on(seconds)
             case wire.TraceMore(blocks):
-                return self._warmed.trace(blocks)
+                return self._turns.trace(blocks)
             case wire.EndIdle():
-                return self._warmed.idle_shares()
+                return self._turns.idle_shares()
             case wire.MeasureAlone():
                 self._step("checking")
                 return measure_one_side(self._workers, order, self._step)
@@ -190,15 +182,12 @@ class Driver:
             raise
         return [called for worker in self._workers if (called := worker.called) is not None]
 
-    def _warm(self, order: wire.WarmAll) -> wire.Warmed:
-        base, head = self._workers
-        if self._pair is None:
-            self._pair = Pair(base, head, head_first=self._in_turn[0] is head, run=self._run_pid)
-        return self._pair.warm_up(order)
-
     @property
-    def _warmed(self) -> Pair:
-        assert self._pair is not None
+    def _turns(self) -> Pair:
+        """The pair of the test's workers, which take turns from its warm-up on."""
+        if self._pair is None:
+            base, head = self._workers
+            self._pair = Pair(base, head, head_first=self._in_turn[0] is head, run=self._run_pid)
         return self._pair
 
     def _leave(self, leave: wire.Leave) -> wire.Done | None:
@@ -234,12 +223,6 @@ class Driver:
         except OSError:
             raise RunGoneError from None
 
-    def _receive(self) -> wire.ToDriver:
-        try:
-            return wire.receive_driver_order(self._run)
-        except (EOFError, OSError):
-            raise RunGoneError from None
-
     def _step(self, text: str) -> None:
         self._send(wire.Step(text))
 
@@ -261,7 +244,7 @@ def main(
     for number in (run.fileno(), pipe):
         if number >= 0:
             os.set_inheritable(number, False)
-    found = wire.driver_settings_of(loads(run.recv_bytes()) if settings is None else settings)
+    found = wire.from_json(loads(run.recv_bytes()) if settings is None else settings, wire.DriverSettings)
     guardian = Guardian.joined(found.run, found.scratch, pipe)
     copies: list[tuple[int, Connection] | None] = [(pid, limited(here)) for pid, here in begun]
     templates = [

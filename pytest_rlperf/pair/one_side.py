@@ -197,7 +197,7 @@ def _take_turns(
 
 
 def _first_call_only(first: Worker, max_time_s: float, tallies: list[Tally]) -> Alone:
-    """Make do with the call that checked the component, which took all the time."""
+    """Use the call that checked the component as the only figure, because it took all the time."""
     assert first.checked is not None
     call_s = first.checked_s
     figures = Figures(call_s, relative=0.0, relative_memory=0.0)

@@ -39,7 +39,7 @@ class LeftEarlyError(Exception):
 
 
 StoppedErrors = (ProcessLostError, LeftEarlyError)
-"""What keeps a worker from going on with its test: its process was lost, or the test ended there."""
+"""The errors that keep a worker from going on with its test: its process was lost, or the test ended there."""
 
 
 class Template(Process):
@@ -57,7 +57,6 @@ class Template(Process):
         self.settings = settings = start.own
         self.forks = start.shared.forks
         self.is_base = settings.is_base
-        self.collected = wire.Ready(PROTOCOL)
         self.kept: Worker | None = None  # the copy with a long setup that tests share
         self._limit_s = limit_s
         self._due_s = time.monotonic() + limit_s
@@ -67,8 +66,8 @@ class Template(Process):
         if copy is not None:
             self.is_known_as(copy[0])
 
-    def wait_ready(self) -> None:
-        """Wait until the template has collected."""
+    def wait_ready(self) -> wire.Ready:
+        """Wait until the template has collected, and return what it has."""
         if self.forks:
             self.wait_begun()
         ready = self.receive(self._due_s, self._limit_s, _SETUP_HINT)
@@ -79,7 +78,7 @@ class Template(Process):
                 f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
                 "Both sides are measured by one version"
             )
-        self.collected = ready
+        return ready
 
     def import_more(self, modules: list[str]) -> str:
         """Import modules before the next worker is forked; return the first that the template should not have."""
@@ -163,8 +162,15 @@ class Worker(Process):
 
     @property
     def checked_s(self) -> float:
-        """The seconds of the first call, including its check; zero before that call."""
-        return 0.0 if self.checked is None else self.checked.first_call_s
+        """The seconds of the checked call or, if that compiled, of a second one; zero before that call."""
+        if self.checked is None:
+            return 0.0
+        second_s = self.checked.second_call_s
+        return self.checked.first_call_s if second_s is None else second_s
+
+    def start_s(self, usual_s: float) -> float:
+        """Return the seconds of the first call alone, if a usual one takes ``usual_s``; zero before that call."""
+        return 0.0 if self.checked is None else self.checked.start_s(usual_s)
 
     # ------------------------------------------------------------------ one test, from its start to its end
 
@@ -180,7 +186,7 @@ class Worker(Process):
 
     def wait_called(self) -> wire.Called:
         """Wait until the test calls an rlperf fixture."""
-        message = self._next()
+        message = self._message()
         if not isinstance(message, wire.Called):
             raise self.unexpected(message)
         self.called = message
@@ -205,7 +211,6 @@ class Worker(Process):
         while self.running:
             message = self._message()
             if isinstance(message, wire.Done):  # answers to earlier orders are not needed any more
-                self.running = False
                 return message
         return None
 
@@ -225,7 +230,7 @@ class Worker(Process):
 
     def answer(self, order: wire.Order[T]) -> T:
         """Return the answer to the last order, which is this one."""
-        message = self._next()
+        message = self._message()
         if not isinstance(message, wire.Answer) or message.order != self._orders:
             raise self.unexpected(message)
         try:
@@ -233,24 +238,19 @@ class Worker(Process):
         except wire.UnreadableError as error:
             raise self.unreadable(error) from None
 
-    def _next(self) -> wire.FromWorker:
-        """Return the next message that is not a report; LeftEarlyError if the test has ended."""
-        message = self._message()
-        if isinstance(message, wire.Done):
-            self.running = False
-            raise LeftEarlyError(self, message)
-        return message
-
     def _message(self) -> wire.FromWorker:
-        """Return the next message that is an answer; forward the reports and warnings before it."""
-        while True:
-            message = self.receive(self._due_s, self._limit_s, self._hint)
-            if not isinstance(message, wire.Reported | wire.Warned):
-                return message
+        """Return the next message that is an answer, or the end of the test; forward the reports before it."""
+        while isinstance(message := self.receive(self._due_s, self._limit_s, self._hint), wire.Reported | wire.Warned):
             if self.forward is not None:
                 self.forward(message)
+        self.running = self.running and not isinstance(message, wire.Done)
+        return message
 
-    def lost(self, text: str) -> ProcessLostError:
+    def unexpected(self, message: object) -> Exception:
+        """Return the error of a message other than the one that is due, such as the end of the test."""
+        return LeftEarlyError(self, message) if isinstance(message, wire.Done) else super().unexpected(message)
+
+    def lost(self, text: str) -> Exception:
         """Return the error of a worker that is no longer of use."""
         self.running = False
         return super().lost(text)

@@ -309,7 +309,7 @@ class Pair:
             seconds=seconds,
             readings=readings,
             phases=self._phases(),
-            first_call_s=(self._base.checked_s, self._head.checked_s),
+            first_call_s=(self._base.start_s(base.wall.call_s), self._head.start_s(head.wall.call_s)),
             other_work=other_work,
             total_log_ratio=math.log(self._total_s("head", head) / self._total_s("base", base)),
         )

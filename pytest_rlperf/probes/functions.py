@@ -56,7 +56,7 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
         return Forward({name: target})
     raise ProbeError(
         f"phase {name!r}: expected a Python method or function, or a PyTorch module, not "
-        f"{type(target).__qualname__}: name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
+        f"{type(target).__qualname__}: give its path instead, such as 'buffer.sample' or 'module:function'"
     )
 
 
@@ -153,7 +153,7 @@ def _timed_in(holder: object, found: Any, scope: Scope) -> Any:
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
     if isinstance(holder, type):
-        raise TypeError(f"{found!r:.60} is no Python function: name the path to an instance instead")
+        raise TypeError(f"{found!r:.60} is not a Python function: name the path to an instance instead")
     if isinstance(found, BuiltinFunctionType):
         return decorate(found, scope)
     return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
@@ -196,7 +196,7 @@ def replace_method(
         held, hold = getattr(owner, "__dict__", {}), partial(put, owner)
     names = [name for name, value in held.items() if value is target]
     if not names:
-        raise TypeError(f"{_called(target)} takes no attributes, and {_called(owner)} holds it in none")
+        raise TypeError(f"{_called(target)} takes no attributes, and no attribute of {_called(owner)} holds it")
     return together(hold(name, proxy) for name in names)
 
 

@@ -251,7 +251,7 @@ def _first_difference(was: str, now: str) -> int:
 
 
 class _Bound:
-    """What a file's names are bound to, wherever it binds them: these tell what a class or a decorator is."""
+    """The objects that a file binds its names to: they show what a class or a decorator is."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._origins: dict[str, set[str]] = {}

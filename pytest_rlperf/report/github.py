@@ -213,7 +213,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     sign = "❌" if bad else "⚠️" if settles_nothing(ordered) else "✅"
     steps = advice(ordered, "pytest", saved=False, against=run.against)
     facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
-    left_out = f"{len(ordered) - len(shown)} more tests are left out: GitHub allows no longer text."
+    left_out = f"{len(ordered) - len(shown)} more tests are left out: GitHub does not allow a longer text."
     blocks = [
         f"## {sign} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if is_whole else "",

@@ -221,7 +221,7 @@ def _headline(ordered: Sequence[Course]) -> str:
     tests = units.counted(len(ordered), "test")
     if not slower:
         has_faster = any(course.steps for course in ordered)
-        return f"None of {tests} got slower" if has_faster else f"No change in the course of {tests}"
+        return f"None of {tests} got slower" if has_faster else f"No change in the history of {tests}"
     change, name = units.change(slower[0].ratio), ordered[0].test.rpartition("::")[2]
     which = ":" if len(slower) == 1 else ", most of all"
     return f"{len(slower)} of {tests} got slower{which} {name} {change} since {since_text(slower[0])}"

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.charts import chart, plot
 from pytest_rlperf.report.summary import Summary, by_gravity, change_text, headline
-from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS
+from pytest_rlperf.report.table import GRAVEST_FIRST, LOOKS, Table
 from pytest_rlperf.report.tables import CHANGE, device_tables, phase_comparison, share_table, sides, verdict_table
 from pytest_rlperf.report.wording import (
     PARTS_MOST,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _OPTION = "--rlperf-html"
+_FIRST_REM = 42.0  # of a window: for the columns that are always there
+_COLUMN_REM = {"right": 6.75, "left": 11.25}  # for each further one, with figures or with text
 _DIGITS = 12  # of a commit
 _LINES_MOST = 200  # of a part of a change
 _BREAKS = re.compile(r"(?<=[_\[/])(?=.)|(?<=::)")  # within a name
@@ -66,6 +68,7 @@ def render_html(
     notes = [_notes(outcome) for outcome in ordered]
     shared = _shared(notes)
     counts = Counter(outcome.verdict.status for outcome in ordered)
+    verdicts = verdict_table(ordered).leading("test", "verdict", CHANGE)
     created = [] if provenance is None else [("measured", f"{provenance.created[:16].replace('T', ' ')} UTC")]
     return (
         environment()
@@ -76,7 +79,8 @@ def render_html(
             plot=plot(ordered, tolerances),
             shared=shared,
             facts=[*created, *summary.facts()],
-            verdicts=verdict_table(ordered).leading("test", "verdict", CHANGE),
+            verdicts=verdicts,
+            widths=_widths(verdicts),
             tests=[
                 _test(outcome, tolerances.get(outcome.result.nodeid), command, provenance)
                 | {"notes": [text for text in own if text not in shared]}
@@ -86,6 +90,18 @@ def render_html(
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
         )
     )
+
+
+def _widths(table: Table) -> list[tuple[int, float]]:
+    """Return the columns that a narrow window leaves out: each one's number, and the least width with room for it.
+
+    As in a terminal, a column goes before those with a lower priority number; its figures also stand at the test.
+    """
+    ranked = sorted(
+        (column.priority, number, column.align) for number, column in enumerate(table.columns, 1) if column.priority
+    )
+    least = accumulate((_COLUMN_REM[align] for _, _, align in ranked), initial=_FIRST_REM)
+    return [(number, width) for (_, number, _), width in zip(ranked, islice(least, 1, None), strict=True)]
 
 
 def environment(option: str = _OPTION) -> jinja2.Environment:
@@ -188,7 +204,7 @@ def _searches(outcome: Outcome, provenance: Provenance | None) -> Iterator[tuple
         span = f"{live.base_commit[:_DIGITS]}..{head[:_DIGITS]}"
         yield "Find the commit that made it slower", f"rlperf bisect {span} {name}"
     if outcome.baseline is not None:
-        yield "Show its course over commits", f"rlperf history --html history.html {name}"
+        yield "Show its history over commits", f"rlperf history --html history.html {name}"
 
 
 def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:

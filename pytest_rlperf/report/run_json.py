@@ -183,7 +183,7 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError("$ is no object")
     schema, kind = document.get("schema"), document.get("kind")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number from 1 on")
+        raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number of at least 1")
     if schema > SCHEMA:
         newer = f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf"
         raise NewerError(newer)
@@ -199,7 +199,7 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError("$ is nested too deep") from None
     for key, tolerance in recorded.tolerances.items() if isinstance(recorded, RunFile) else ():
         if tolerance < 0:
-            raise ReadingError(f"$.tolerances[{_shown(key)}] is {tolerance}, expected no negative number")
+            raise ReadingError(f"$.tolerances[{_shown(key)}] is {tolerance}, expected a number of at least 0")
     for key, test in recorded.tests.items():
         if fault := _fault(test):
             raise ReadingError(f"$.tests[{_shown(key)}]{fault}")
@@ -235,7 +235,7 @@ def _fault(test: Outcome | Selfcheck) -> str:
     estimates = filter(None, (each.verdict.estimate for each in judged))
     least, most = _CONFIDENCES
     if not all(0 < each.low <= each.ratio <= each.high and least <= each.confidence <= most for each in estimates):
-        return ".verdict.estimate is no positive ratio within its bounds"
+        return ".verdict.estimate is not a positive ratio within its bounds"
     results, pairs = [test.result], test.live.pairs if isinstance(test, Outcome) and test.live is not None else ()
     if isinstance(test, Outcome) and test.before is not None:
         results.append(test.before)
@@ -271,7 +271,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
     for name, file in files.items():
         run, shard = check_shard(name, file, shard)
         if runs.setdefault(shard.number, run) is not run:
-            raise MergeError(f"{name} is {shard.name}, as another file is: give each shard once")
+            raise MergeError(f"{name} is {shard.name}, and so is another file: give each shard once")
     assert shard is not None
     missing = next(number for number in range(1, len(runs) + 2) if number not in runs)
     if missing <= shard.count:
@@ -305,7 +305,7 @@ def merge_shards(files: Mapping[str, object]) -> RunFile:
 def check_shard(name: str, file: object, other: Shard | None) -> tuple[RunFile, Shard]:
     """Return the run and the shard of a file; MergeError if it has none, or if ``other`` is a shard of another run."""
     if not isinstance(file, RunFile) or file.shard is None or not {*file.tests} <= {*file.shard.tests}:
-        raise MergeError(f"{name} is no shard: merge the files that --rlperf-shard=K/N --rlperf-json=FILE writes")
+        raise MergeError(f"{name} is not a shard: merge the files that --rlperf-shard=K/N --rlperf-json=FILE writes")
     for fact, value in ({} if other is None else other.common).items():
         if (own := file.shard.common.get(fact)) != value:
             same = "start all with the same code, tests and options"

@@ -65,15 +65,17 @@ def next_steps(
     against: bool,
     verbose: bool,
     kept: bool = False,
+    has_page: bool = False,
     alone: str = "pytest",
 ) -> list[NextStep]:
     """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``.
 
-    ``alone`` is the beginning of a command that measures one test.
+    A run that ``has_page`` has written its report as a page already. ``alone`` is the beginning of a command that
+    measures one test.
     """
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
-    if kept and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
+    if kept and not has_page and any(outcome.verdict.fails(strict=False) for outcome in outcomes):
         steps.append(NextStep("write the report as a page", ("rlperf show --html report.html",)))
     if statuses - {Status.ERROR} and not steps and not verbose:
         showing = "rlperf show -v" if kept else f"{command} --rlperf -v"

@@ -446,8 +446,8 @@ _GAUGE_COLUMNS = (
     Column("set", priority=2),
 )
 _PARALLEL = "∥"
-_NOTE_PARALLEL = f"{_PARALLEL} ran beside the path above it, and is no part of its time"
-_NOTE_WHOLE = "as some totals are less than their parts: they are no sums"
+_NOTE_PARALLEL = f"{_PARALLEL} ran in parallel with the path above it, and is not part of its time"
+_NOTE_WHOLE = "because some totals are smaller than their parts, and so are not sums"
 _LONGEST_COUNT = 999_999
 
 

@@ -347,8 +347,8 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
 
     def write(console: Console) -> None:
         print_table(console, _trial_table(checks), ruled=False)
-        console.print(Text("rows: today's code against itself; +N %: with that much real work added to one side"))
-        console.print(Text("each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED"))
+        console.print(Text("rows: today's code compared with itself; +N %: with that much real work added to one side"))
+        console.print(Text("each cell: the change seen, and ✓ if the verdict is right, ? if it is UNDECIDED"))
         console.print()
         reasons = [("", sentence) for sentence in fitness_lines(checks, fitness)]
         print_facts(console, [("machine", machine), ("fit", "yes" if fitness.is_fit else "no"), *reasons])

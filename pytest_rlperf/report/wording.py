@@ -43,27 +43,27 @@ _MACHINES_MOST = 3
 _HEADROOM, _HEADROOM_PERCENT = 1.15, 2  # of what a line accepts over what was measured
 _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
-_RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
-_ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
+_RECOMPILED = "compile every shape before the measured call, or keep shapes fixed"
+_ALLOCATED = "do not empty the allocator's cache within a call, and keep the sizes of its tensors fixed"
 _NO_CODE = {
-    reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is in no git repository; commit, then {_STORE_AGAIN}",
-    reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
+    reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is not in a git repository; commit, then {_STORE_AGAIN}",
+    reasons.NoCode.UNCOMMITTED: f"the baseline was made from uncommitted changes; commit, then {_STORE_AGAIN}",
 }
 _UNDECIDED = {
     reasons.Code.UNCONFIRMED: "time ran out before another pair confirmed it",
     reasons.Code.PAIRS: "too few pairs",
     reasons.Code.SPREAD: "the pairs differ too much",
     reasons.Code.NEAR: "the change is too close to the tolerance for more pairs to decide",
-    reasons.Code.MOVED: "dear calls come at other calls than on base, too few to tell whether more often",
+    reasons.Code.MOVED: "expensive calls happened at other calls than on the base, too few to tell whether more often",
 }
 _REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
 _KEPT_BACK = {
     notes.KeptBack.FAILED: "failed",
     notes.KeptBack.INVALID: "measured INVALID",
     notes.KeptBack.INVALID_TIME: "their time was INVALID",
-    notes.KeptBack.SLOWER: f"slower than before, or maybe; old figures stay, {_REPLACE}",
-    notes.KeptBack.UNDECIDED: f"UNDECIDED by stored numbers; old figures stay, {_REPLACE}",
-    notes.KeptBack.SLOWER_AND_NEW: f"slower than before, or maybe; there are none of this machine, {_REPLACE}",
+    notes.KeptBack.SLOWER: f"slower or inconclusive; the old figures stay, {_REPLACE}",
+    notes.KeptBack.UNDECIDED: f"UNDECIDED by stored numbers; the old figures stay, {_REPLACE}",
+    notes.KeptBack.SLOWER_AND_NEW: f"slower or inconclusive; nothing is stored for this machine, {_REPLACE}",
 }
 
 
@@ -130,7 +130,7 @@ def _nothing_compared(reason: Reason) -> str | None:
         case reasons.OtherMachines(differences, stores):
             machines = "; or ".join(map(machine_text, differences[:_MACHINES_MOST]))
             advice = "" if stores else "; store one of this machine with --rlperf-save-baseline"
-            return f"the baseline is of another machine class ({machines}){advice}"
+            return f"the baseline belongs to another machine class ({machines}){advice}"
         case reasons.Incomparable(_, what, was, now, base_label, stores):
             where = "in the baseline" if base_label is None else f"on {base_label}"
             return f"{what}: {was} {where}, {now} now{_again(stores or base_label is not None)}"
@@ -138,16 +138,16 @@ def _nothing_compared(reason: Reason) -> str | None:
             return error
         case reasons.NotCopied(file):
             return (
-                f"git ignores {file}, and it is too large to copy to both sides unasked: rlperf_also = {file} in "
+                f"git ignores {file}, which is too large to be copied by default: rlperf_also = {file} in "
                 "pytest's settings copies it"
             )
         case reasons.Edited(file):
             return f"{file} was changed while it was measured: run this again"
         case reasons.NotBuilt(file, source):
             return (
-                f"both sides load the same {file}, which git ignores, and {source} differs, which it may have been "
-                "built from: have a pyproject.toml or a setup.py build it, so that both sides can be built; or build "
-                "another checkout and compare with that, --rlperf-against=dir:PATH"
+                f"both sides load the same {file}, which git ignores, although {source} differs, from which it may "
+                "have been built: let a pyproject.toml or a setup.py build it, so that both sides can be built; or "
+                "build another checkout and compare with that, --rlperf-against=dir:PATH"
             )
         case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
             return (
@@ -222,7 +222,7 @@ def _stored(reason: Reason) -> str | None:
         case reasons.StoredSame(tolerance):
             return f"stored numbers show a change of less than ±{bound(tolerance)}"
         case reasons.StoredSlower(threshold):
-            return f"stored numbers only: over {bound(threshold)} slower, and over {bound(threshold / 2)} for certain"
+            return f"stored numbers only: over {bound(threshold)} slower, and at least {bound(threshold / 2)}"
         case reasons.StoredFaster(stores):
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
@@ -256,7 +256,7 @@ def _undecided(reason: reasons.PairsUndecided) -> str:
     cause = _UNDECIDED[reason.code]
     if reason.pair_sd is not None:
         cause += f", by {units.percent(reason.pair_sd, signed=False)}"
-    lines.append(cause if reason.placed else f"{cause}; those of one thread and one process differ less")
+    lines.append(cause if reason.placed else f"{cause}; tests with one thread and one process vary less")
     if reason.other_work is not None:
         lines.append(_other_work(reason.other_work))
     return "\n".join(lines)
@@ -330,24 +330,24 @@ def finding_line(fact: Fact) -> str:
         case facts.Drift(ratio, calls):
             return f"gets slower while it runs: {units.change(ratio)} within {units.counted(calls, 'call')}"
         case facts.SlowStart(parts):
-            takes = "{} takes {}, {} on base".format
+            takes = "{} takes {}, {} on the base".format
             return "; ".join(takes(_STARTS[name], units.seconds(now), units.seconds(was)) for name, was, now in parts)
         case facts.Growth(more, places):
             allocated = f"; allocated at {', '.join(places)}" if places else ""
-            return f"each call leaves {_grown(more)} more than on base{allocated}"
+            return f"each call leaves {_grown(more)} more than on the base{allocated}"
         case facts.Garbage(parts):
-            left = (f"{_amount(name, head)} ({_figure(name, base)} on base)" for name, base, head in parts)
+            left = (f"{_amount(name, head)} ({_figure(name, base)} on the base)" for name, base, head in parts)
             return f"each call leaves to the garbage collector: {', '.join(left)}"
         case facts.Compiles(base, head, last):
             most = f"{units.number(head)} program{'s' * (units.number(head) != '1')}"
             named = "".join(f"; {_compiled(each)}" for each in last)
-            return f"each call compiles {most}, {units.number(base) if base else 'none'} on base{named}"
+            return f"each call compiles {most}, {units.number(base) if base else 'none'} on the base{named}"
         case facts.OtherOutput(path, how):
             return f"returns other numbers from the first call on: {path} {finding_line(how)}"
         case facts.OnOneSide():
-            return "is there on one side alone"
+            return "exists only on one side"
         case facts.OtherKind(base, head):
-            return f"is {head}, {base} on base"
+            return f"is {head}, {base} on the base"
         case facts.OtherNumbers(most, whole):
             return f"by up to {units.number(most)} of {units.number(whole, 3)}"
         case facts.OtherBits():
@@ -358,7 +358,7 @@ def finding_line(fact: Fact) -> str:
         case facts.Scale(small, large, laws):
             return f"from {units.number(small, 12)} to {units.number(large, 12)}: {'; '.join(map(_law, laws))}"
         case facts.Threads(parts):
-            counts = (f"{units.counted(int(now), one)}, {was:g} on base" for one, was, now in parts)
+            counts = (f"{units.counted(int(now), one)}, {was:g} on the base" for one, was, now in parts)
             return f"works with {'; '.join(counts)}"
     raise TypeError(f"no line for {fact!r}")
 
@@ -380,7 +380,7 @@ def _compiled(program: Compiled) -> str:
         return shown(program.function)
     pairs = zip_longest(program.before, program.inputs, fillvalue="none")
     changed = [f"{shown(now)} after {shown(was)}" for was, now in pairs if was != now]
-    return f"{shown(program.function)}: {', '.join(changed) or 'made anew for the same types'}"
+    return f"{shown(program.function)}: {', '.join(changed) or 'compiled again for the same types'}"
 
 
 def _amount(name: str, amount: float) -> str:
@@ -410,14 +410,14 @@ def _beside_times(reason: Reason) -> str | None:
         case reasons.CountsChanged(changes, also):
             return f"{'also counted: ' if also else ''}{changes_text(changes)}"
         case reasons.TimeAlone(status, time):
-            return f"time alone: {status}, {'; '.join(reason_lines(time))}"
+            return f"by time only: {status}, {'; '.join(reason_lines(time))}"
         case reasons.Found(lines, also):
             return "\n".join(f"{'also: ' if also else ''}{finding_line(line)}" for line in lines)
         case reasons.BeyondAllowance(commit, _, _, kinds) if kinds:
-            return f"{commit} accepts more time, and not {' or '.join(kinds)}"
+            return f"{commit} accepts more time, but not {' or '.join(kinds)}"
         case reasons.BeyondAllowance(commit, most, ratio):
             if not most:
-                return f"it is slower by its time, and {commit} accepts its counts alone"
+                return f"it is slower by its time, and {commit} accepts only its counts"
             return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
         case reasons.NotSettledLive(why, error):
             return f"no live comparison: {_NO_CODE.get(why, error)}"
@@ -545,7 +545,7 @@ def _touched_text(touched: Touched) -> str:
     elif touched.part.kind is not Kind.FUNCTION or base == 1:
         entered = []
     else:
-        entered = [f"entered {base} times a call" if base else "not within the call"]
+        entered = [f"entered {base} times a call" if base else "not entered in the counted calls"]
     calls = [f"{each.name} {each.was} → {each.now}" for each in touched.calls[:_COUNTS_MOST]]
     if calls:
         calls[0] += " a call"
@@ -575,10 +575,10 @@ def _untested_text(note: notes.Untested) -> str:
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
     call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
     example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
-    unless = f", unless {_named(note.may)} does, whose processes run unseen" if note.may else ""
+    unless = f", unless {_named(note.may)} does, whose child processes are not observed" if note.may else ""
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     few = f"{len(note.parts)} of {units.counted(note.changed, kind)}{unless}"
-    end = example if is_little else "the JSON of the run has all"
+    end = example if is_little else "the run's JSON lists all of them"
     if note.is_selection:
         return f"none of the selected tests runs {few}: {names}; tests that are not selected may"
     return f"no test of this run runs {few}: {names}; {end}{see('writing-tests.md')}"
@@ -589,8 +589,8 @@ def _untested_name(part: ChangedPart) -> str:
 
 
 _DOUBTS = {
-    notes.Doubt.CHILDREN: "what a child process runs is not seen",
-    notes.Doubt.UNSEEN: "something may run a changed function unseen",
+    notes.Doubt.CHILDREN: "child processes are not observed",
+    notes.Doubt.UNSEEN: "a changed function may run without being observed",
     notes.Doubt.UNEVEN: "its two sides did not run the same functions in the same number of calls",
 }
 
@@ -599,7 +599,7 @@ def _in_doubt(doubt: notes.Doubt, keys: Sequence[str]) -> str:
     """Write why tests were measured that were not seen to run any part of the change."""
     was = "was" if len(keys) == 1 else "were"
     why = _DOUBTS[doubt] if len(keys) == 1 else _DOUBTS[doubt].replace("its ", "their ")
-    return f"{_named(keys)} {was} measured, although not seen to run a changed function: {why}"
+    return f"{_named(keys)} {was} measured, although no changed function was seen to run: {why}"
 
 
 # ----------------------------------------------------------------------- the phases that carry a change
@@ -639,7 +639,7 @@ def rare_text(outcome: Outcome) -> str:
 def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Contribution]) -> str:
     """Write the share of a change that its carriers have; there are no contributions if too little was traced."""
     if not contributions:
-        return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
+        return "too few traced calls to find the phase that explains it: raise --rlperf-max-time"
     if not carriers:
         return "no single phase explains it"
     whole_s = math.fsum(part.change_s for part in contributions)
@@ -681,7 +681,7 @@ def cost_text(outcome: Outcome) -> str:
         pairs = outcome.live.pairs
         each = " ".join(units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios)
         parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
-        parts[1] = f"looked at {parts[1]} of each side"
+        parts[1] = f"{parts[1]} on each side"
         parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
         parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
     return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
@@ -796,8 +796,9 @@ def note_lines(found: Sequence[notes.Note], *, verbose: bool) -> list[str]:
     short = [note for note in found if isinstance(note, notes.ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
     fresh: dict[str, list[str]] = {}
+    of_all = {note.why for note in found if isinstance(note, notes.NotForked)}
     for note in found:
-        if isinstance(note, notes.MeasuredFresh):
+        if isinstance(note, notes.MeasuredFresh) and note.why not in of_all:
             fresh.setdefault(note.why, []).append(note.key)
     lines += [_measured_fresh(keys, why) for why, keys in fresh.items()]
     doubts: dict[notes.Doubt, list[str]] = {}
@@ -840,8 +841,8 @@ def _note(note: notes.Note) -> str:
             return _untested_text(note)
         case notes.UntouchedMoved(tests, ratio):
             return (
-                f"most of {units.counted(tests, 'test')} that the change cannot touch moved, by {units.change(ratio)}: "
-                "the runs of today's tree may have been disturbed"
+                f"most of {units.counted(tests, 'test')} that the change cannot affect changed, by "
+                f"{units.change(ratio)}: the runs of today's tree may have been disturbed"
             )
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
@@ -849,7 +850,7 @@ def _note(note: notes.Note) -> str:
             return f"changed files that only libraries in other languages read are not seen: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):
             close = f"; close to it is {near!r}" if near else ""
-            pattern = f"{allowance.pattern!r} fits no measured test of this run"
+            pattern = f"{allowance.pattern!r} matches no measured test of this run"
             return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
     return ""
 
@@ -882,8 +883,8 @@ def shard_failures(keys: Sequence[str]) -> str:
 def collision_text() -> str:
     """Return why a port or a file may be taken, and the edits that help."""
     return (
-        "several processes have a test open at the same time, those of base and head too: bind to port 0, and create "
-        f"files below pytest's tmp_path{see('writing-tests.md#which-tests')}"
+        "several processes have a test open at the same time, also those of the base and the head: bind to port 0, and "
+        f"create files below pytest's tmp_path{see('writing-tests.md#which-tests')}"
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_rlperf.options import Config
 
-_LEAST_LEFT = 0.25  # of a test's usual time, if it takes longer already
+_LEAST_LEFT = 0.25  # of its usual time, expected for a test that has already taken longer than that
 _BUDGET_S = 1800.0  # for all tests, if no budget is given
 _LEAST_PAIR_S = 3.0  # of the budget, for each of a test's fewest pairs
 _INSTANT_S = 1e-6

@@ -18,7 +18,7 @@ from pytest_rlperf.judge.live import TRACED_LEAST, carriers
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
-from pytest_rlperf.model.live import Live, StartUp
+from pytest_rlperf.model.live import Live, PairRecord, StartUp
 from pytest_rlperf.model.measured import Compiled, FunctionCounts, Result, work_text
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
@@ -26,8 +26,8 @@ from pytest_rlperf.reach.reads import check_loaded
 from pytest_rlperf.run.counting import CountingPairs
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import PairDriver, RetryFreshError
-from pytest_rlperf.run.pairs import OpenPair, PairsTaken, take_pairs
-from pytest_rlperf.run.results import PairsMeasured, contributions_of, make_result, scaled_to_judged_time
+from pytest_rlperf.run.pairs import OpenPair, Pairs, PairsTaken
+from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
 from pytest_rlperf.spawn.variables import differing_variables
@@ -65,7 +65,7 @@ class LiveComparison:
         UnpairedError if there is nothing to measure, or if the work differs between the sides. SideError if a side has
         the other side's code. RetryFreshError if new interpreters should measure.
         """
-        taken = yield from take_pairs(self._test, self._open, history)
+        taken = yield from Pairs(self._test, self._open, history).take()
         taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
         live = yield from self._with_growth(live, taken.first)
@@ -141,15 +141,17 @@ class LiveComparison:
         test.show("looking where the time goes")
         more = test.ask(taken.first, wire.TraceMore(missing), test.settings.max_time_s + test.patience_s)
         traced = yield from test.in_lane(taken.first, more)
-        return taken._replace(measured=PairsMeasured.of(measured.pairs, [*measured.traced, *traced]))
+        return taken._replace(measured=replace(measured, traced=(*measured.traced, *traced)))
 
     def _found(self, taken: PairsTaken) -> tuple[Result, Live]:
         """Return the head's result and the comparison, from the figures of all pairs."""
         test, sides, measured = self._test, self._drivers.sides, taken.measured
         assert test.called is not None
         base, result = (
-            replace(scaled_to_judged_time(make_result(test.key, test.called, side)), counting=counting)
-            for side, counting in zip((measured.base, measured.head), self._counting.learned(), strict=True)
+            replace(
+                scaled_to_judged_time(make_result(test.key, test.called, measured.of_side(side))), counting=counting
+            )
+            for side, counting in zip(("base", "head"), self._counting.learned(), strict=True)
         )
         parts = contributions_of(measured, base, taken.verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
@@ -213,30 +215,38 @@ class LiveComparison:
         if self._drivers.fresh or test.called.anew or test.policy.findings["first_call"] == OFF:
             return live
         hides = not test.order and _imports_more(*self._loaded)
-        calls_s = (0.0, 0.0) if test.observed is None else test.observed.first_calls_s
-        observed = StartUp(calls_s, (0.0, 0.0))
-        if not hides and not any(first_call.hints(each, usual_s) for each in (live.pairs[0], observed)):
+        checked = () if test.observed is None else test.observed.checked
+        seen: list[PairRecord | StartUp] = [live.pairs[0]]
+        if checked:
+            seen.append(StartUp(_starts_s(checked, usual_s), (0.0, 0.0)))
+        if not hides and not any(first_call.hints(each, usual_s) for each in seen):
             return live
         test.show("starting new interpreters")
         held = yield from test.lane(whole=True)
         with held:
             while len(live.start_ups) < first_call.START_UPS:
-                found = yield from self._start_up()
+                found = yield from self._start_up(usual_s)
                 live = replace(live, start_ups=(*live.start_ups, found))
                 if not first_call.hints(found, usual_s, 1.0):
                     break
         return live
 
-    def _start_up(self) -> Steps[StartUp]:
+    def _start_up(self, usual_s: tuple[float, float]) -> Steps[StartUp]:
         """Return how long a pair of new interpreters takes to import the tests, and to call the component once."""
         test, drivers = self._test, self._drivers.new_interpreters()
         driver = yield from drivers.lease(new=True)
         driver.is_worn = True  # the next ones are new processes, too
         with test.having(driver):
             yield from test.open(driver, [SEED] * 2, last_first=True)
-            base, head = yield from self._checked(driver)
+            checked = yield from self._checked(driver)
             yield from test.leave(driver)
-        return StartUp((base.first_call_s, head.first_call_s), self._import_s(driver))
+        return StartUp(_starts_s(checked, usual_s), self._import_s(driver))
+
+
+def _starts_s(checked: Sequence[wire.Checked], usual_s: tuple[float, float]) -> tuple[float, float]:
+    """Return the seconds of the first calls alone, on the base and on the head."""
+    base, head = checked
+    return base.start_s(usual_s[0]), head.start_s(usual_s[1])
 
 
 def _places(base: Iterable[wire.Allocation], head: Iterable[wire.Allocation], least: float) -> tuple[str, ...]:

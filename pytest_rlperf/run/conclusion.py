@@ -86,7 +86,7 @@ def failure_of(outcome: Outcome, run: RunState) -> wire.Failure | None:
     text = failure_text(outcome, run.baselines.origin(outcome), against=run.settings.against is not None)
     if outcome.verdict.status is Status.SLOWER:
         return wire.Failure(text, regression=True)
-    return wire.Failure(f"{text}\n--rlperf-strict fails what is neither SAME nor FASTER", regression=False)
+    return wire.Failure(f"{text}\n--rlperf-strict fails tests that are neither SAME nor FASTER", regression=False)
 
 
 def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outcome | None) -> Outcome:

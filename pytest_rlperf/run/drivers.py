@@ -17,7 +17,7 @@ from pytest_rlperf.observe.observer import belongs_to
 from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
-from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Endpoint, PairDriver, PreloadServer, StoppedError, ask
+from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Answered, PairDriver, PreloadServer, StoppedError
 from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, all_done, if_broken_off
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
@@ -30,7 +30,7 @@ PAIR_NAMES = ("base worker", "head worker")
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' prefixes
-_ASKED_FOR = "new interpreters are asked for"
+_ASKED_FOR = "new interpreters were requested"
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
 
 
@@ -64,7 +64,7 @@ class Processes:
         self._pools.append(pool)
         return pool
 
-    def awaited(self) -> Iterator[Endpoint]:
+    def awaited(self) -> Iterator[PairDriver | PreloadServer]:
         """Yield the processes that owe a reply."""
         return (each for pool in self._pools for each in pool.all() if each.alive and each.is_awaited)
 
@@ -86,7 +86,7 @@ class Processes:
             each.end(self._closing_s + FORCE_S if isinstance(each, PairDriver) else 0)
         return self.guardian.close()
 
-    def _alive(self) -> list[Endpoint]:
+    def _alive(self) -> list[PairDriver | PreloadServer]:
         return [each for pool in self._pools for each in pool.all() if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -129,6 +129,7 @@ class Drivers:
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
+        self._of_base: wire.Ready | None = None  # what a template of the base has collected
         # A module of these that the run has loaded may be another one than a side's own.
         loaded = (name for name in sides.modules if name in sys.modules)
         self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
@@ -146,7 +147,7 @@ class Drivers:
         """Whether both trees are equal."""
         return self.sides.changed is not None and not self.sides.changed
 
-    def all(self) -> list[Endpoint]:
+    def all(self) -> list[PairDriver | PreloadServer]:
         """Return every process that may be alive, drivers before preload servers."""
         self._drivers = [driver for driver in self._drivers if driver.alive]
         return [*self._drivers, *self._servers]
@@ -164,15 +165,17 @@ class Drivers:
 
     def check_collected(self, keys: Collection[str]) -> Steps[None]:
         """Raise SideError, with the base's own message, if the base has collected none of ``keys``."""
-        driver = yield from self.lease(observes=self.compares)
-        driver.give_back()
-        first = driver.collected[0]
+        if self._of_base is None:  # every driver of these sides collects the same tests
+            driver = yield from self.lease(observes=self.compares)
+            driver.give_back()
+            self._of_base = driver.collected[0]
+        first = self._of_base
         if {*keys}.isdisjoint(first.keys):
             lacks = ", ".join(not_installed(first.errors))
             hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
             raise SideError(
                 f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
-                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+                f"nothing to compare with{hint}:\n{first.errors or 'it has no test of the same name'}"
                 f"{see('comparing.md#live-comparisons')}"
             )
 
@@ -196,7 +199,10 @@ class Drivers:
         width = width or len(self._names)
         while True:
             driver = None if new else self._free(avoid, server=server, width=width, observes=observes)
-            driver = driver or (yield from self._started(server, width, observes=observes))
+            if driver is None and not self.fresh:
+                driver = yield from self._forked(server, width, observes=observes)
+            if driver is None:
+                driver = yield from self._started(None, width, observes=observes)
             with if_broken_off(driver.give_back):
                 if observes or not driver.forks or (yield from self._has_imported(driver)):
                     return driver
@@ -235,7 +241,8 @@ class Drivers:
             known.update(names)
         driver.is_worn = True  # until it is known whether the import was harmless
         try:
-            dirty = yield from ask(driver, wire.ImportAll(more), self._processes.start_limit_s)
+            answered: Answered = yield from driver.give(wire.ImportAll(more), self._processes.start_limit_s)
+            dirty = answered.value
         except StoppedError:
             dirty = [name for names in more for name in names]
         driver.is_worn = bool(dirty or self.fresh)
@@ -262,32 +269,7 @@ class Drivers:
             driver.is_worn |= driver.number >= KEPT_MOST and not driver.is_taken
             driver.end_if_useless()
 
-    def _name(self, *, observes: bool) -> str:
-        if self._has_base:
-            return "the observers' driver" if observes else "the pair's driver"
-        return "the driver of one side"
-
     # ------------------------------------------------------------------ starting one
-
-    def _started(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver]:
-        """Start a driver; a new interpreter if a preload server cannot be forked."""
-        if not self.fresh:
-            driver = yield from self._forked(server, width, observes=observes)
-            if driver is not None:
-                return driver
-        driver = self._begun(None, width, observes=observes)
-        yield from self._collect(driver)
-        return driver
-
-    def _collect(self, driver: PairDriver) -> Steps[None]:
-        """Wait until a driver's templates have collected; if one cannot, end the driver and raise StoppedError."""
-        with if_broken_off(driver.give_back):
-            try:
-                yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
-            except StoppedError:
-                if driver.alive:
-                    driver.start_ending(0)
-                raise
 
     def _next_number(self, server: int | None, *, observes: bool) -> int:
         used = {
@@ -299,15 +281,13 @@ class Drivers:
 
     def _forked(self, server: int, width: int, *, observes: bool) -> Steps[PairDriver | None]:
         """Return a driver forked from a server; None if forked copies do not work as new processes do."""
-        driver = None
+        driver, fault = None, ""
         try:
             found = yield from self._server(server)
             if found is not None:
-                driver = self._begun(found, width, server, observes=observes)
-                yield from self._collect(driver)
-            collected = [] if driver is None else driver.collected
-            fault = next((each.fault for each in collected if each.fault), "")
-            fault = fault or self._unequal(collected) or self._strange(collected)
+                driver = yield from self._started(found, width, server, observes=observes)
+                fault = next((each.fault for each in driver.collected if each.fault), "")
+                fault = fault or self._unequal(driver.collected) or self._strange(driver.collected)
         except StoppedError as lost:
             if not lost.stop.is_doubtful:  # as a new interpreter would be
                 raise
@@ -318,11 +298,35 @@ class Drivers:
             driver.give_back()
         return None if self.fresh else driver
 
-    def _begun(self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool) -> PairDriver:
-        """Return a driver whose templates have yet to collect."""
+    def _started(
+        self, found: PreloadServer | None, width: int, server: int = 0, *, observes: bool
+    ) -> Steps[PairDriver]:
+        """Start a driver, forked from a server if there is one, and wait until its templates have collected.
+
+        If one cannot, the driver is ended. StoppedError says why.
+        """
         preloaded = None if found is None else server
         number = self._next_number(preloaded, observes=observes)
+        settings = self._driver_settings(found, number, width, observes=observes)
+        connection = None if found is None else found.fork(settings)
+        driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
+        self._drivers.append(driver)
+        with if_broken_off(driver.give_back):
+            try:
+                yield from Reply(driver, self._processes.start_limit_s + PATIENCE_S)
+            except StoppedError:
+                if driver.alive:
+                    driver.start_ending(0)
+                raise
+        return driver
+
+    def _driver_settings(
+        self, found: PreloadServer | None, number: int, width: int, *, observes: bool
+    ) -> wire.DriverSettings:
+        """Return the settings of a driver, and of its templates."""
+        name = "the driver of one side"
         if self._has_base:
+            name = "the observers' driver" if observes else "the pair's driver"
             names = [name.replace("worker", "observer") if observes else f"{name} {number}" for name in self._names]
             first, (base, head) = not observes and not number, names
             templates = [
@@ -334,8 +338,8 @@ class Drivers:
                 self._settings(each, f"{self._names[0]} {each}", self.sides.head, found, reports=not number + each)
                 for each in range(width)
             ]
-        settings = wire.DriverSettings(
-            f"{self._name(observes=observes)} {number}",
+        return wire.DriverSettings(
+            f"{name} {number}",
             wire.SharedSettings(
                 markup=self._processes.markup,
                 watched=self._places,
@@ -352,10 +356,6 @@ class Drivers:
             run=os.getpid(),
             alike=not self._outside_tree,
         )
-        connection = None if found is None else found.fork(settings)
-        driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
-        self._drivers.append(driver)
-        return driver
 
     def _settings(
         self,
@@ -371,6 +371,10 @@ class Drivers:
         """Return the settings of a side's template."""
         processes, scratch = self._processes, self._processes.guardian.new_directory()
         prefix, sites = ("", []) if server is None else sites_of(side.python)
+        if server is None:
+            environment = padded(processes.environment(side.environment))
+        else:
+            environment = processes.environment({**side.environment, **server.changes})
         return wire.TemplateSettings(
             number=number,
             path=list(side.path),
@@ -381,7 +385,7 @@ class Drivers:
             output=str(scratch / "output"),
             share_terminal=processes.share_terminal and reports,
             directory=str(side.directory),
-            environment=self._environment(side, server),
+            environment=environment,
             python=side.python,
             prefix=prefix,
             sites=sites,
@@ -392,12 +396,6 @@ class Drivers:
             is_base=is_base,
             changed=[places[not is_base] for places in self.change.places] if observes else [],
         )
-
-    def _environment(self, side: Side, server: PreloadServer | None) -> dict[str, str]:
-        """Return the variables of a side's template."""
-        if server is None:
-            return padded(self._processes.environment(side.environment))
-        return self._processes.environment({**side.environment, **server.changes})
 
     def _unequal(self, collected: Sequence[wire.Ready]) -> str:
         """Return a fault if collecting sets a library's variable after the library has read it; else empty."""
@@ -495,4 +493,4 @@ class Drivers:
             if found is not None:
                 return found
         needed = ", ".join([*self._differing, "code of the tree, a thread or a log of its own"])
-        raise plain.gone(plain.lost(f"what the tests import needs {needed}, which each side has to load for itself"))
+        raise plain.lost(f"what the tests import needs {needed}, which each side has to load for itself")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.errors import for_log
+from pytest_rlperf.errors import for_log, shown
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
@@ -57,6 +57,7 @@ class EndOfRun:
     items: dict[str, pytest.Item] = field(default_factory=dict)
     _places: dict[str, tuple[str, int]] = field(default_factory=dict)
     _kept: bool = False
+    _has_page: bool = False
 
     def add_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Keep the line of a test that GitHub is to annotate: where it failed, else where it begins."""
@@ -87,6 +88,7 @@ class EndOfRun:
             if path is not None:
                 try:
                     write_file(option, path, text())
+                    self._has_page |= option == _HTML
                 except OutputError as error:
                     errors.append(str(error))
         return errors
@@ -166,6 +168,8 @@ class EndOfRun:
         if components:
             reporter.section("components by libraries")
             reporter.write(for_log(components))
+        if self._has_page:
+            reporter.write_line(f"wrote {shown(str(self.settings.html))}")
         for command in self._write_github(summary, failed):
             reporter.write_line(command)  # GitHub's runner obeys the command: its parts are escaped
 
@@ -208,6 +212,7 @@ class EndOfRun:
             against=against,
             verbose=verbose,
             kept=kept,
+            has_page=self._has_page,
             alone=self._command([], *([] if against else ["--rlperf"])),
         )
         if saved is not None and saved.stored:

@@ -8,19 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
 from pytest_rlperf.spawn import preload
 from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process, ProcessLostError
+from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process
 
-T = TypeVar("T")
 QUIT_LIMIT_S = 10.0
 FORCE_S = 4.0  # from a driver's limit for teardowns to its own end
 PATIENCE_S = 120.0  # beyond all that a driver waits for itself
@@ -70,39 +68,18 @@ class Endpoint(Process):
     is_awaited = False
     silence_s = math.inf
 
-    def lost(self, text: str) -> ProcessLostError:
-        """Return the error of a process that is not usable any more."""
+    def lost(self, text: str) -> DriverLostError:
+        """Return the error of a process that is not usable any more, in the form that a job gets."""
         self.is_awaited = False
-        return super().lost(text)
-
-    def gone(self, lost: ProcessLostError) -> DriverLostError:
-        """Return this process's error in the form that a job gets."""
-        return DriverLostError(wire.Stop(self.name, str(lost), is_doubtful=True))
-
-    def send(self, message: wire.Message, *ends: Connection) -> None:
-        """Send a message; DriverLostError if the process is gone."""
-        try:
-            super().send(message, *ends)
-        except ProcessLostError as lost:
-            raise self.gone(lost) from None
-
-    def receive_any(self) -> Any:
-        """Return a message that has begun to come; DriverLostError if the process is gone."""
-        try:
-            return wire.receive_from_driver(self.connection)
-        except (BlockingIOError, wire.UnreadableError) as error:
-            unreadable = error if isinstance(error, wire.UnreadableError) else wire.UnreadableError("half a message")
-            raise self.gone(self.unreadable(unreadable)) from None
-        except (EOFError, OSError):
-            raise self.gone(self.lost(self.how_it_ended())) from None
+        return DriverLostError(wire.Stop(self.name, text, is_doubtful=True))
 
     def ended(self) -> Exception:
         """Return the error for this process, which was ended while a job waited for it."""
-        return self.gone(self.lost(f"{self.name} was ended"))
+        return self.lost(f"{self.name} was ended")
 
     def overdue(self, limit_s: float) -> Exception:
         """End the process, as it has not answered within ``limit_s``, and return the error."""
-        return self.gone(self.lost(self.abort("did not answer", limit_s, "it waits for none of its workers")))
+        return self.lost(self.abort("did not answer", limit_s, "it waits for none of its workers"))
 
 
 class PreloadServer(Endpoint):
@@ -133,10 +110,10 @@ class PreloadServer(Endpoint):
 
     def read(self) -> Any:
         """Return the result of the imports."""
-        message = self.receive_any()
+        message = self.received(wire.FromDriver | wire.Imported)
         self.is_awaited = False
         if not isinstance(message, wire.Imported):
-            raise self.gone(self.unexpected(message))
+            raise self.unexpected(message)
         return message
 
     def fork(self, settings: wire.DriverSettings) -> Connection:
@@ -192,12 +169,16 @@ class PairDriver(Endpoint):
         """Return the file of each module that its templates, or their checked workers, have loaded."""
         return [{**ready.loaded, **each.loaded} for ready, each in zip(self.collected, checked, strict=True)]
 
-    def give(self, order: wire.Order[Any]) -> None:
-        """Send an order, and cancel the one in progress."""
+    def give(self, order: wire.Order[Any], limit_s: float = 0.0) -> Reply:
+        """Send an order that may take about ``limit_s``, and cancel the one in progress.
+
+        The request that is returned waits for the answer, or for the error that prevents one.
+        """
         self._orders += 1
         self.send(order.numbered(self._orders))
         self._pending = order
         self.is_awaited = True
+        return Reply(self, limit_s + PATIENCE_S)
 
     def read(self) -> Any:
         """Return the value that answers the last order, or raise the error that prevented an answer."""
@@ -206,8 +187,7 @@ class PairDriver(Endpoint):
             self.is_known_as(pid)
         if self.quit_s is not None:
             return self._read_end()
-        message = self.receive_any()
-        match message:
+        match message := self.received(wire.FromDriver | wire.Imported):
             case wire.Collected(templates):
                 self.is_awaited = self._orders > 0
                 self.collected = templates
@@ -217,12 +197,18 @@ class PairDriver(Endpoint):
                 self.show(text)
             case wire.Reported() | wire.Warned() if self.reports is not None:
                 self.reports.append(message)
-            case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order):
-                if order == self._orders:
-                    self.is_awaited = False
-                    self.is_worn |= isinstance(message, wire.Stopped) and message.stop.done is None
-                    self.end_if_useless()
-                    return self._reply(message)
+            case wire.Answer(order) | wire.Stopped(order) | wire.Broken(order) if order == self._orders:
+                self.is_awaited = False
+                self.is_worn |= isinstance(message, wire.Stopped) and message.stop.done is None
+                self.end_if_useless()
+                if isinstance(message, wire.Stopped):
+                    raise StoppedError(message.stop)
+                if isinstance(message, wire.Broken):
+                    raise BrokenError(message.text)
+                try:
+                    return Answered(wire.answer_to(self._pending, message))
+                except wire.UnreadableError as error:
+                    raise self.unreadable(error) from None
         return None
 
     def _read_end(self) -> None:
@@ -232,18 +218,6 @@ class PairDriver(Endpoint):
         except (EOFError, OSError):
             self.is_awaited = False
             self.end(FORCE_S)
-
-    def _reply(self, message: wire.Answer | wire.Stopped | wire.Broken) -> object:
-        match message:
-            case wire.Stopped(_, stop):
-                raise StoppedError(stop)
-            case wire.Broken(_, text):
-                raise BrokenError(text)
-            case wire.Answer():
-                try:
-                    return Answered(wire.answer_to(self._pending, message))
-                except wire.UnreadableError as error:
-                    raise self.gone(self.unreadable(error)) from None
 
     def give_back(self) -> None:
         """Let other tests use the driver, as its test is over or leaves it."""
@@ -266,18 +240,10 @@ class PairDriver(Endpoint):
             self.is_awaited = True  # its end is noted
 
 
-@dataclass(frozen=True)
-class Answered(Generic[T]):
+class Answered(NamedTuple):
     """The value that answers an order, which may be None."""
 
-    value: T
-
-
-def ask(driver: PairDriver, order: wire.Order[T], limit_s: float = 0.0) -> Steps[T]:
-    """Give an order that a driver may take about ``limit_s`` for, and return the answer; StoppedError without any."""
-    driver.give(order)
-    answered: Answered[T] = yield from Reply(driver, limit_s + PATIENCE_S)
-    return answered.value
+    value: Any
 
 
 def _new_driver(settings: wire.DriverSettings, guardian: Guardian) -> tuple[subprocess.Popen[bytes], Connection]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -10,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from functools import partial
 from types import FrameType
 from typing import TypeAlias
 
@@ -95,7 +95,7 @@ class MeasuredRun:
         store = self._run.baselines.store
         if not settings.save and store.name not in {"default", *store.names()}:
             raise usage_error(
-                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; there is: "
+                f"rlperf_baseline: no baseline {store.name!r} in {settings.baseline.parent}; available: "
                 f"{', '.join(store.names()) or 'none yet'}. --rlperf-save-baseline makes one"
             )
 
@@ -176,6 +176,7 @@ class MeasuredRun:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure every test; undo what test modules have replaced in this process, as it runs no test."""
         self._untouched.restore()
+        gc.freeze()  # pytest looks for garbage twice at its end, also in all that was imported
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
@@ -195,14 +196,8 @@ class MeasuredRun:
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
         loop = TestLoop(session.config, self._run, self._began, make_lanes(session.config, self._run), progress)
-        session.config.add_cleanup(partial(self._close, loop))
+        session.config.add_cleanup(loop.close)  # once all is reported
         loop.run(session)
-
-    def _close(self, loop: TestLoop) -> None:
-        """Wait for the processes of the run to end, once all is reported."""
-        fault, reporter = loop.close(), self._config.pluginmanager.get_plugin("terminalreporter")
-        if fault and reporter is not None:
-            reporter.write_line(for_log(f"rlperf: {fault}"))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember files that cannot be collected: --continue-on-collection-errors measures the others, and fails."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import SideError, for_log
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.notes import (
@@ -29,11 +29,10 @@ from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import Config, renamed, usage_error
 from pytest_rlperf.report.exports import properties
 from pytest_rlperf.report.table import GRAVEST_FIRST
-from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Processes
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
 from pytest_rlperf.run.endpoints import QUIT_LIMIT_S, StoppedError
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.measure import Measurement
@@ -76,7 +75,7 @@ class TestLoop:
     progress: RunProgress
     _started: Processes | None = None
     _current: OpenTest | None = None  # the test whose report is next
-    _under_way: list[OpenTest] = field(default_factory=list)
+    _tests: Sequence[OpenTest] = ()
     _left: TimeLeft = field(init=False)
     _items: Mapping[str, pytest.Item] = field(default_factory=dict)  # by the keys of tests
     _counted: tuple[int, int] = (0, 0)
@@ -92,7 +91,7 @@ class TestLoop:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()
-                base_sides = BaseSides(preparation, processes, self._commits(session.items) if sides is None else ())
+                base_sides = {} if sides is not None else self._base_sides(preparation, processes, session.items)
             self.run_state.note(*map(TextNote, alone.notes))
             settings = self.run_state.settings
             names = ("other worker", "head worker") if settings.selfcheck else ("worker",)
@@ -119,21 +118,22 @@ class TestLoop:
             self.progress.clear()
             processes.start_closing(limit_s)
 
-    def close(self) -> str:
-        """End all processes that the run has started; return what went wrong, if anything.
+    def close(self) -> None:
+        """End all processes that the run has started, and show what went wrong, if anything.
 
         Call it after the reports: a summary is shown while processes still run the teardowns of tests.
         """
         if self._started is None:
-            return ""
+            return
         try:
             is_closed = self._started.close()
         except KeyboardInterrupt:  # nobody waits for teardowns any more
             self._started.start_closing(0.0)
             is_closed = self._started.close()
-        if is_closed:
-            return ""
-        return "the process that ends what tests leave running did not answer, and was ended: was it stopped?"
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if not is_closed and reporter is not None:
+            fault = "the process that cleans up after tests did not answer, and was ended: was it stopped?"
+            reporter.write_line(for_log(f"rlperf: {fault}"))
 
     def _prepare_sides(self, preparation: Preparation) -> Sides | None:
         """Return the sides of --rlperf-against; SideError or BaselineError if its code cannot be had."""
@@ -143,13 +143,24 @@ class TestLoop:
         self.progress.begin(spec)
         return preparation.against(spec)
 
-    def _commits(self, items: Sequence[pytest.Item]) -> list[str]:
-        """Return the commits that the tests' stored figures are of."""
+    def _base_sides(
+        self, preparation: Preparation, processes: Processes, items: Sequence[pytest.Item]
+    ) -> dict[str, Drivers | SideError]:
+        """Return the drivers for the commit of each stored figure and today's code, or why its code cannot be had.
+
+        All are prepared before the loop begins: git, environments and builds would block it.
+        """
+        found: dict[str, Drivers | SideError] = {}
         if self.run_state.settings.selfcheck:
-            return []
+            return found
         self.progress.begin(f"baseline {self.run_state.baselines.store.name}")
-        found = (self.run_state.baselines.commit_of(result_key(item)) for item in items)
-        return [commit for commit in found if commit is not None]
+        for commit in dict.fromkeys(self.run_state.baselines.commit_of(result_key(item)) for item in items):
+            if commit is not None:
+                try:
+                    found[commit] = processes.drivers(preparation.commit(commit), *PAIR_NAMES)
+                except SideError as error:
+                    found[commit] = error
+        return found
 
     # ------------------------------------------------------------------ all tests
 
@@ -157,7 +168,7 @@ class TestLoop:
         """Measure as many tests at once as there are lanes, and report them one after another."""
         lanes, shared_memory = self.lanes, SharedMemory()
         self._items = {result_key(item): item for item in session.items}
-        tests = [self._test(item, forks=processes.forks) for item in session.items]
+        tests = self._tests = [self._test(item, forks=processes.forks) for item in session.items]
         cache = cache_of(self.config)
         usual_s = {} if cache is None else cache.get(SECONDS, {})
         self._left = TimeLeft([test.key for test in tests], usual_s, lanes.count)
@@ -191,9 +202,18 @@ class TestLoop:
         return OpenTest(result_key(item), settings, run.policy(settings), self.lanes, item.name, fresh=not forks)
 
     def _all(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Observe all tests, then measure and report them, first those that run the most of the change."""
-        if not self.run_state.settings.selfcheck:
-            yield from self._observed(tests, measurement)
+        """Observe all tests, then measure and report them, first those that run the most of the change.
+
+        As many tests are observed at once as there are lanes.
+        """
+        waiting, jobs = [] if self.run_state.settings.selfcheck else [*tests], list[Job[None]]()
+        while waiting or jobs:
+            while waiting and len(jobs) < self.lanes.room:
+                test = self._current = waiting.pop(0)
+                jobs.append((yield from Spawn(measurement.attempt(test, is_turn=False))))
+            for job in (yield from AnyOf(jobs)):
+                jobs.remove(job)
+                job.outcome()
         ordered = sorted(tests, key=lambda test: test.weight)
         for order, (test, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True)):
             test.order, test.next_key = order, None if following is None else following.key
@@ -201,17 +221,6 @@ class TestLoop:
                 self._left.leave_out(test.key)
         self._show_plan(ordered)
         yield from self._in_order(session, ordered, measurement)
-
-    def _observed(self, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
-        """Observe as many tests at once as there are lanes."""
-        waiting, jobs = [*tests], list[Job[None]]()
-        while waiting or jobs:
-            while waiting and len(jobs) < self.lanes.room:
-                test = self._current = waiting.pop(0)
-                jobs.append((yield from Spawn(self._watched(test, measurement.attempt(test, is_turn=False)))))
-            for job in (yield from AnyOf(jobs)):
-                jobs.remove(job)
-                job.outcome()
 
     def _in_order(self, session: pytest.Session, tests: Sequence[OpenTest], measurement: Measurement) -> Steps[None]:
         """Begin as many tests as there are lanes, and report each one once those before it are reported."""
@@ -229,7 +238,6 @@ class TestLoop:
                 self._show_count(number, len(tests))
                 if not jobs[number].is_done:
                     yield from AnyOf([job for job in jobs if not job.is_done])
-                _ = self.run_state.providers  # read while others measure: the report at the end need not wait for it
             jobs[number].outcome()
             self._keep(test)
             self._report(test, reports)
@@ -239,24 +247,25 @@ class TestLoop:
                 raise session.Interrupted(session.shouldstop)
 
     def _measured(self, test: OpenTest, measurement: Measurement, budget: Budget) -> Steps[None]:
-        """Measure one test within its part of the run's time, unless it is over."""
+        """Measure one test within its part of the run's time, unless it is over.
+
+        SideError if collecting the tests has loaded the other side's code: no test could be measured with its own code.
+        """
         if test.is_over:
             return
         self._left.begin(test.key)
-        test.budget = budget
+        test.budget, limit_s = budget, budget.next_s()
+        if limit_s < test.settings.max_time_s:
+            test.settings, test.is_short = replace(test.settings, max_time_s=limit_s), True
         try:
-            yield from self._watched(test, measurement.measure(test, budget.next_s()))
+            if not test.doubt:
+                yield from measurement.attempt(test)
+            if test.doubt:
+                test.begin_anew()
+                yield from measurement.attempt(test)
         finally:
             self._left.end(test.key)
         self._settle(test)
-
-    def _watched(self, test: OpenTest, steps: Steps[None]) -> Steps[None]:
-        """Take a test's steps, and show them meanwhile."""
-        self._under_way.append(test)
-        try:
-            yield from steps
-        finally:
-            self._under_way.remove(test)
 
     def _show_plan(self, tests: Sequence[OpenTest]) -> None:
         """Show what the run is about to do, and the verdicts that need no measurement."""
@@ -299,11 +308,10 @@ class TestLoop:
 
     def _show_step(self) -> None:
         """Show the steps of the tests under way, first the step of the test that is reported next."""
-        if self._under_way:
+        current_first = sorted(self._tests, key=lambda test: test is not self._current)
+        if steps := [test.under_way for test in current_first if test.step]:
             self._show_count(*self._counted)
-            current_first = sorted(self._under_way, key=lambda test: test is not self._current)
-            if steps := [test.under_way for test in current_first if test.step]:
-                self.progress.measuring(steps)
+            self.progress.measuring(steps)
 
     def _begin_report(self, test: OpenTest) -> ReportForwarder | None:
         """Begin to report one test as if it ran here."""

@@ -17,7 +17,6 @@ from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import MeasuredInDoubt, NotWatched, ShortOfTime, TextNote
 from pytest_rlperf.reach.reads import ElsewhereError, MisreadError, NothingLoadedError, StrayError, digests
-from pytest_rlperf.run.base_sides import BaseSides
 from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.compare import LiveComparison
 from pytest_rlperf.run.conclusion import Measured, conclude, error_line, failure_of
@@ -25,7 +24,7 @@ from pytest_rlperf.run.counting import count_order, learn
 from pytest_rlperf.run.drivers import Drivers
 from pytest_rlperf.run.endpoints import BrokenError, PairDriver, RetryFreshError, StoppedError
 from pytest_rlperf.run.observation import observe
-from pytest_rlperf.run.results import SideMeasurement, make_result
+from pytest_rlperf.run.results import make_result
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.run.state import RunState
@@ -41,35 +40,26 @@ class Measurement:
     """Measures and judges the tests of a run.
 
     ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes the base if it
-    can. ``solo`` has the workers that measure a test by itself, or against itself. It ``explains`` where the time of a
-    call goes, which takes a second, if any output shows it.
+    can: ``base_sides`` has the drivers by commits, or why there are none. ``solo`` has the workers that measure a test
+    by itself, or against itself. It ``explains`` where the time of a call goes, which takes a second, if any output
+    shows it.
     """
 
     run: RunState
     solo: Drivers
-    base_sides: BaseSides
+    base_sides: dict[str, Drivers | SideError]
     against: Drivers | None
     explains: bool
 
-    def measure(self, test: OpenTest, limit_s: float) -> Steps[None]:
-        """Measure a test for at most ``limit_s`` and let it end; an error that stops this is the test's error.
-
-        SideError if collecting the tests has loaded the other side's code: no test could be measured with its own code.
-        """
-        if limit_s < test.settings.max_time_s:
-            test.settings, test.is_short = replace(test.settings, max_time_s=limit_s), True
-        if not test.doubt:
-            yield from self.attempt(test)
-        if test.doubt:
-            test.begin_anew()
-            yield from self.attempt(test)
-
     def attempt(self, test: OpenTest, *, is_turn: bool = True) -> Steps[None]:
-        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared."""
+        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared.
+
+        An error that stops this is the test's error.
+        """
         with closing(test):
             try:
-                test.judged = yield from self._judged(test, is_turn=is_turn)
-                if test.judged is not None:
+                if is_turn or (yield from self._is_spared(test)):
+                    test.judged = yield from self._judged(test)
                     test.done = yield from test.conclude(test.judged.end)
             except Exception as error:
                 doubt = "" if test.fresh else _doubt_of(error)
@@ -77,10 +67,8 @@ class Measurement:
                 if not doubt:
                     yield from _give_up(test, error)
 
-    def _judged(self, test: OpenTest, *, is_turn: bool) -> Steps[Judged | None]:
-        """Return the results of a test; None before its turn if it has to be measured."""
-        if not is_turn and not (yield from self._is_spared(test)):
-            return None
+    def _judged(self, test: OpenTest) -> Steps[Judged]:
+        """Return the results of a test."""
         if self.run.settings.selfcheck:
             checked = yield from check_self(test, self.solo)
             return Judged(wire.Leave(checked.result), selfcheck=checked)
@@ -135,7 +123,7 @@ class Measurement:
                     raise
                 is_of_one = isinstance(error, MisreadError) and not error.concerns_all
                 if not is_of_one and not isinstance(error, NothingLoadedError):
-                    self.base_sides.give_up(commit, error)
+                    self.base_sides[commit] = error
                 obstacle = str(error)
             except StoppedError as stopped:
                 done, label = stopped.stop.done, drivers.sides.base.label
@@ -215,14 +203,13 @@ class Measurement:
 
     def _by_itself(self, test: OpenTest) -> Steps[Result]:
         """Measure the test by itself, with the machine to itself."""
-        held = yield from test.lane(whole=True)
-        test.keep(held)
+        test.machine = test.machine or (yield from test.lane(whole=True))
         test.show("starting workers")
         driver, called = yield from self._open_solo(test, _width(test))
         max_time_s, long = test.settings.max_time_s, self.run.baselines.uses_mean(test.key)
         order = wire.MeasureAlone(max_time_s, long, count_order(test.settings))
         alone = yield from test.ask(driver, order, max_time_s + WORKERS * test.patience_s)
-        result = make_result(test.key, called, SideMeasurement.alone(alone))
+        result = make_result(test.key, called, alone)
         return replace(result, counting=learn(alone.tallies), start=Start.FORKED if driver.forks else Start.FRESH)
 
     def _open_solo(self, test: OpenTest, width: int) -> Steps[tuple[PairDriver, wire.Called]]:
@@ -236,8 +223,10 @@ class Measurement:
         commit = self.run.baselines.commit_of(test.key)
         if self.against is not None or commit is None:
             return self.against, ""
+        drivers = self.base_sides[commit]
+        if isinstance(drivers, SideError):
+            return None, str(drivers)
         try:
-            drivers = self.base_sides.of_commit(commit)
             if not drivers.is_same_code:
                 yield from drivers.check_collected([test.key])
         except SideError as error:
@@ -256,11 +245,18 @@ class Measurement:
         return digests(driver.collected[-1].loaded.values())
 
     def _explained(self, test: OpenTest, outcome: Outcome) -> Steps[tuple[Outcome, list[TextNote]]]:
-        """Return the outcome with the shares of a call's time, and notes on traces that could not be written."""
+        """Return the outcome with the shares of a call's time, as one worker of the head sees them.
+
+        Also return notes on traces that could not be written.
+        """
         if self.explains:
-            outcome = yield from explain(test, outcome)
+            test.show("looking where the time goes")
+            assert test.measures is not None
+            found: wire.Explained = yield from test.ask(test.measures, wire.Relay(wire.Explain()))
+            notes = (*outcome.result.notes, *found.notes)
+            outcome = replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
         directory = test.settings.trace
-        return outcome, [] if directory is None else (yield from write_traces(test, directory))
+        return outcome, [] if directory is None else (yield from _write_traces(test, directory))
 
 
 def _width(test: OpenTest) -> int:
@@ -280,16 +276,7 @@ def _not_on_base(base_label: str, done: wire.Done) -> reasons.NotOnBase:
     return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing and not lacks, lacks=lacks)
 
 
-def explain(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
-    """Return the outcome with the shares of a call's time, as one worker of the head sees them."""
-    test.show("looking where the time goes")
-    assert test.measures is not None
-    found: wire.Explained = yield from test.ask(test.measures, wire.Relay(wire.Explain()))
-    notes = (*outcome.result.notes, *found.notes)
-    return replace(outcome, result=replace(outcome.result, shares=found.shares, notes=notes))
-
-
-def write_traces(test: OpenTest, directory: Path) -> Steps[list[TextNote]]:
+def _write_traces(test: OpenTest, directory: Path) -> Steps[list[TextNote]]:
     """Write the trace of one call for each side whose workers have the test open; return notes on what failed."""
     notes = []
     assert test.measures is not None
@@ -338,18 +325,18 @@ def _failure_text(error: Exception, reporter: str) -> str:
     if isinstance(error, SideError):
         raise error
     if isinstance(error, BrokenError):
-        return f"the measurement broke: {error}"
+        return f"the measurement failed: {error}"
     # The other tests get their verdicts, whatever is wrong with this one.
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
+    return f"the measurement failed: {type(error).__name__}: {error}\n{trace}"
 
 
 def _how_it_left(name: str, done: wire.Done, reporter: str) -> str:
     """Return how a test ended in one worker while it went on in the worker that reports it."""
     if done.outcome == "passed":
         return (
-            f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter}; it "
-            "must do the same in every process, whatever it finds there"
+            f"in {name} the test ended without calling its rlperf fixture, although it called it in {reporter}; "
+            "a test must call its fixture in every process"
         )
     outcome = "was not collected" if done.outcome == "missing" else done.outcome
-    return f"in {name} the test {outcome} where it went on in {reporter}.\n{done.text}"
+    return f"in {name} the test {outcome}, while it went on in {reporter}.\n{done.text}"

@@ -29,13 +29,14 @@ def observe(test: OpenTest, drivers: Drivers) -> Steps[Observation]:
     if drivers.sides.changed is None:
         return Observation()
     test.show("observing what it runs")
-    found = yield from _observed_in(test, drivers, test.lane())
+    found = yield from _observed(test, drivers, test.lane())
     if found.is_doubtful and test.lanes.count > 1:
-        found = yield from _observed_in(test, drivers, test.lane(whole=True))
+        found = yield from _observed(test, drivers, test.lane(whole=True))
     return found
 
 
-def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
+def _observed(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observation]:
+    """Return what the rounds of a test's observers show; they run in a lane."""
     held = yield from lane
     with held:
         was_forked = not drivers.fresh
@@ -43,24 +44,20 @@ def _observed_in(test: OpenTest, drivers: Drivers, lane: Lane) -> Steps[Observat
         if was_forked and drivers.fresh and not test.fresh:  # its processes can no longer be forked
             driver.give_back()
             raise RetryFreshError(drivers.fresh)
-        return (yield from _observed(test, drivers, driver))
-
-
-def _observed(test: OpenTest, drivers: Drivers, driver: PairDriver) -> Steps[Observation]:
-    looks, found = _Looks(test, drivers, driver), None
-    with if_broken_off(_let_go, test, driver):
-        for number in range(ROUNDS):
-            if number:
+        looks, found = _Looks(test, drivers, driver), None
+        with if_broken_off(_let_go, test, driver):
+            for number in range(ROUNDS):
+                if number:
+                    yield from _leave(test, driver)
+                found = yield from looks.round(number)
+                if found is None or looks.is_settled:
+                    break
+            if found is not None and found.reason is not None and driver.forks:
+                test.reports += looks.reports  # no other process needs to run the test: this one reports it
+                driver.reports = test.reports
+            else:
                 yield from _leave(test, driver)
-            found = yield from looks.round(number)
-            if found is None or looks.is_settled:
-                break
-        if found is not None and found.reason is not None and driver.forks:
-            test.reports += looks.reports  # no other process needs to run the test: this one reports it
-            driver.reports = test.reports
-        else:
-            yield from _leave(test, driver)
-        return found or Observation()
+            return found or Observation()
 
 
 class _Looks:
@@ -96,10 +93,9 @@ class _Looks:
         except StoppedError:
             return None
         self._refuse_unbuilt()
-        calls_s = checked[0].first_call_s, checked[1].first_call_s
         untouched = self._reached.nothing and not self.is_uneven
         return Observation(
-            self._reason(), self._reached, calls_s, untouched, self._is_doubtful, self._unwatched, self._is_many
+            self._reason(), self._reached, tuple(checked), untouched, self._is_doubtful, self._unwatched, self._is_many
         )
 
     def _order(self) -> wire.ObserveAll:

@@ -21,8 +21,7 @@ from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
 from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
-from pytest_rlperf.model.measured import Rounds, Shape
-from pytest_rlperf.model.phases import Block
+from pytest_rlperf.model.measured import Shape
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import MAX_TIME_S
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
@@ -64,17 +63,6 @@ class PairsTaken(NamedTuple):
     rare_calls: RareCalls | None
 
 
-def take_pairs(
-    test: OpenTest, open_pair: OpenNext, history: PairSpread | None = None, slowed: wire.Slowdown | None = None
-) -> Steps[PairsTaken]:
-    """Take pairs of a test, and judge them in order after each one, until there is a verdict.
-
-    The first pair shows what the others need; then several are taken at once, each in its own lane. The head is
-    ``slowed`` by the same number of steps in every pair: otherwise pairs would differ by the errors of sizing.
-    """
-    return (yield from _Pairs(test, open_pair, history, slowed).take())
-
-
 class _WarmPair(NamedTuple):
     """A warm pair and its lane, which ``has`` gives back; ``share_s`` is its part of the test's time.
 
@@ -90,11 +78,19 @@ class _WarmPair(NamedTuple):
     is_single: bool
 
 
-class _Pairs:
-    """The pairs of one test so far, and the facts that the first pair has shown."""
+class Pairs:
+    """The pairs of one test so far, and the facts that the first pair has shown.
+
+    The head is ``slowed`` by the same number of steps in every pair: otherwise pairs would differ by the errors of
+    sizing.
+    """
 
     def __init__(
-        self, test: OpenTest, open_pair: OpenNext, history: PairSpread | None, slowed: wire.Slowdown | None
+        self,
+        test: OpenTest,
+        open_pair: OpenNext,
+        history: PairSpread | None = None,
+        slowed: wire.Slowdown | None = None,
     ) -> None:
         test.ratio = None
         self._test = test
@@ -118,7 +114,10 @@ class _Pairs:
         self._calls = 0
 
     def take(self) -> Steps[PairsTaken]:
-        """Take pairs until there is a verdict; return the verdict with the figures of all pairs."""
+        """Take pairs, and judge them in order after each one, until there is a verdict; return it with all figures.
+
+        The first pair shows what the others need; then several are taken at once, each in its own lane.
+        """
         running: list[Job[None]] = []
         verdict: Verdict | None = None
         try:
@@ -239,19 +238,11 @@ class _Pairs:
             order = wire.TakePair(cpu, warm.share_s, times.enough_error, self._reads)
             taken = yield from test.ask(pair.driver, order, warm.share_s + test.patience_s)
             record = replace(taken.pair, setup_s=warm.setup_s, loader=pair.driver.preloaded, import_s=pair.import_s)
-            times.add(warm.number, warm.share_s, record, taken.traced, taken.rounds)
+            times.add(warm.number, warm.share_s, wire.Taken(record, taken.traced, taken.rounds))
             test.leaves.update(taken.leaves)
             test.segments.update(taken.segments)
             if not pair.stays:
                 yield from test.leave(pair.driver)
-
-
-class _Taken(NamedTuple):
-    """A pair that was measured: its figures, its traced blocks, and the rounds of its plain slices."""
-
-    record: PairRecord
-    traced: Sequence[Block]
-    rounds: Sequence[Rounds | None]
 
 
 class PairTimes:
@@ -270,7 +261,7 @@ class PairTimes:
         self._tolerance = tolerance
         self._begun = 0
         self._beginning = 0  # how many of the pairs that begin at once have not begun yet
-        self._taken: dict[int, _Taken] = {}
+        self._taken: dict[int, wire.Taken] = {}
         self._mean_calls = MeanCalls([])
         self._records: list[PairRecord] = []  # from the first pair on without a gap, made once for each pair added
 
@@ -297,7 +288,7 @@ class PairTimes:
     @property
     def usual_s(self) -> float:
         """The mean seconds of the pairs so far, 0 before the first."""
-        return statistics.fmean(taken.record.seconds for taken in self._taken.values()) if self._taken else 0.0
+        return statistics.fmean(taken.pair.seconds for taken in self._taken.values()) if self._taken else 0.0
 
     def share_s(self) -> float:
         """Return the time for the pair that is to be warmed up and measured now."""
@@ -322,16 +313,14 @@ class PairTimes:
         self._left_s += share_s
         self._begun -= 1
 
-    def add(
-        self, index: int, share_s: float, record: PairRecord, traced: Sequence[Block], rounds: Sequence[Rounds | None]
-    ) -> None:
+    def add(self, index: int, share_s: float, taken: wire.Taken) -> None:
         """Add a pair that was measured."""
-        self._left_s += share_s - record.seconds
-        self._taken[index] = _Taken(record, traced, rounds)
-        taken = self._in_order()
-        self._mean_calls = MeanCalls([each.rounds for each in taken])
-        self._records = self._mean_calls.added_to([each.record for each in taken])
-        ratios = [taken.record.wall_log_ratio for taken in self._taken.values()]
+        self._left_s += share_s - taken.pair.seconds
+        self._taken[index] = taken
+        in_order = self._in_order()
+        self._mean_calls = MeanCalls([each.rounds for each in in_order])
+        self._records = self._mean_calls.added_to([each.pair for each in in_order])
+        ratios = [each.pair.wall_log_ratio for each in self._taken.values()]
         if self._tolerance and len(ratios) >= _SPREAD_LEAST:
             of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
             self.enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
@@ -346,7 +335,7 @@ class PairTimes:
         """Return how much the rare calls cost; None if no call costs more than others."""
         return self._mean_calls.rare_calls(self._records)
 
-    def _in_order(self) -> list[_Taken]:
+    def _in_order(self) -> list[wire.Taken]:
         return [self._taken[index] for index in range(self.count)]
 
     def measured(self, idle_shares: Sequence[float] = (0.0, 0.0)) -> PairsMeasured:
@@ -357,4 +346,4 @@ class PairTimes:
             for worker, share in zip((records[0].base, records[0].head), idle_shares, strict=True)
         )
         records[0] = replace(records[0], base=base, head=head)
-        return PairsMeasured.of(records, [block for each in self._in_order() for block in each.traced])
+        return PairsMeasured(tuple(records), tuple(block for each in self._in_order() for block in each.traced))

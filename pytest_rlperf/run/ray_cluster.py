@@ -160,7 +160,10 @@ def read_answer(found: tuple[str, bytes, bytes], shard: Shard) -> ShardAnswer:
         if answer["status"] == pytest.ExitCode.USAGE_ERROR and not answer["run"]:
             raise usage_error(f"{OPTION}: {name} could not run:\n{tail}")
         run, _ = check_shard(name, read_document(decoded(answer["run"].encode())), shard)
-        reports = {str(nodeid): list(map(wire.reported_of, found)) for nodeid, found in answer["reports"].items()}
+        reports = {
+            str(nodeid): [wire.from_json(each, wire.Reported) for each in found]
+            for nodeid, found in answer["reports"].items()
+        }
     except MergeError as error:
         return ShardAnswer(None, {}, f"{error}\n{tail}")
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # any text may be in place of an answer

@@ -12,74 +12,38 @@ from pytest_rlperf.judge.live import contributions
 from pytest_rlperf.judge.mean_call import with_mean_calls
 from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import Contribution, PairRecord
-from pytest_rlperf.model.measured import Phase, Result, Usage, WorkerRecord
+from pytest_rlperf.model.measured import Result, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares, untraced
 from pytest_rlperf.report.wording import left_behind_text
 
 
 @dataclass(frozen=True)
-class SideMeasurement:
-    """The figures that the workers of one side took for one test, and the resources that each held over time."""
-
-    workers: tuple[WorkerRecord, ...]
-    phases: tuple[Phase, ...]
-    traced_call_s: float
-    notes: tuple[str, ...]
-    usages: tuple[tuple[Usage, ...], ...] = ()
-
-    @classmethod
-    def alone(cls, found: wire.Alone) -> SideMeasurement:
-        """Return the figures of one side measured by itself."""
-        return cls(
-            tuple(with_mean_calls(found.workers, found.rounds) if found.rounds else found.workers),
-            tuple(found.phases),
-            found.traced_call_s,
-            tuple(found.notes),
-            tuple(map(tuple, found.usages)),
-        )
-
-
-@dataclass(frozen=True)
 class PairsMeasured:
-    """The figures of all pairs: by pair, by side with phases as shares of a call, and in traced blocks."""
+    """The figures of all pairs: by pair, and in traced blocks."""
 
     pairs: tuple[PairRecord, ...]
-    base: SideMeasurement
-    head: SideMeasurement
     traced: tuple[Block, ...]
 
-    @classmethod
-    def of(cls, records: Sequence[PairRecord], traced: Sequence[Block]) -> PairsMeasured:
-        """Put the figures of pairs together."""
-        base, head = (
-            SideMeasurement(
-                tuple(getattr(record, side) for record in records),
-                typical_shares(slices),
-                1.0 if slices else 0.0,
-                untraced(slices),
-            )
-            for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
-        )
-        return cls(tuple(records), base, head, tuple(traced))
+    def of_side(self, side: str) -> wire.Alone:
+        """Return the figures of the base or of the head, with phases as shares of a call."""
+        workers, slices = [getattr(pair, side) for pair in self.pairs], slices_of(self.traced, side)
+        return wire.Alone(workers, list(typical_shares(slices)), 1.0 if slices else 0.0, list(untraced(slices)))
 
 
-def make_result(key: str, called: wire.Called, measured: SideMeasurement) -> Result:
-    """Return the result of a test, made from its workers' figures."""
+def make_result(key: str, called: wire.Called, found: wire.Alone) -> Result:
+    """Return the result of a test, made from the figures of one side's workers."""
+    grown = growth.of_one_side(found.usages)
+    growth_notes = [] if grown is None else [left_behind_text(grown)]
     return Result(
         nodeid=key,
         component=called.component,
         unit=called.unit,
-        items=statistics.fmean(worker.items_per_call for worker in measured.workers),
-        workers=measured.workers,
-        phases=measured.phases,
-        traced_call_s=measured.traced_call_s,
-        notes=(*measured.notes, *_growth_notes(measured.usages), *_device_notes(measured.workers)),
+        items=statistics.fmean(worker.items_per_call for worker in found.workers),
+        workers=tuple(with_mean_calls(found.workers, found.rounds) if found.rounds else found.workers),
+        phases=tuple(found.phases),
+        traced_call_s=found.traced_call_s,
+        notes=(*found.notes, *growth_notes, *_device_notes(found.workers)),
     )
-
-
-def _growth_notes(usages: Sequence[Sequence[Usage]]) -> list[str]:
-    grown = growth.of_one_side(usages)
-    return [] if grown is None else [left_behind_text(grown)]
 
 
 def scaled_to_judged_time(result: Result) -> Result:

@@ -268,28 +268,18 @@ class Schedule:
             job.due_s, job.silent_s = self._clock() + job.wants.limit_s, 0.0
 
     def _turn(self) -> None:
-        """Resume the jobs that can go on; if none can, wait for a process."""
+        """Resume a job that can go on, with a lane or with the jobs that are done; if none can, wait for a process."""
         self._jobs = [job for job in self._jobs if not job.is_done]
-        if self._grant() or self._end():
+        if (granted := self.lanes.grant()) is not None:
+            request, held = granted
+            self._resume(next(job for job in self._jobs if job.wants is request), held)
             return
-        self._listen()
-        self._tick()
-
-    def _grant(self) -> bool:
-        granted = self.lanes.grant()
-        if granted is None:
-            return False
-        request, held = granted
-        self._resume(next(job for job in self._jobs if job.wants is request), held)
-        return True
-
-    def _end(self) -> bool:
-        """Resume a job that waits for another one that is done."""
         for job in self._jobs:
             if isinstance(job.wants, AnyOf) and (done := [each for each in job.wants.jobs if each.is_done]):
                 self._resume(job, done)
-                return True
-        return False
+                return
+        self._listen()
+        self._tick()
 
     def _listen(self) -> None:
         """Read the messages of processes, and end processes that are overdue."""

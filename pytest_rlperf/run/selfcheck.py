@@ -8,7 +8,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Selfcheck, SlowdownTrial
 from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.run.drivers import Drivers
-from pytest_rlperf.run.pairs import OpenPair, take_pairs
+from pytest_rlperf.run.pairs import OpenPair, Pairs
 from pytest_rlperf.run.results import make_result
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import SEED, OpenTest
@@ -42,9 +42,9 @@ def check_self(test: OpenTest, drivers: Drivers) -> Steps[Selfcheck]:
         change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
         test.title = f"{test_name(test.key)}, {change}"
         slowed = wire.Slowdown(slowdown, None if slowdown else 0)
-        taken = yield from take_pairs(test, open_pair, slowed=slowed)
+        taken = yield from Pairs(test, open_pair, slowed=slowed).take()
         assert test.called is not None
-        result = result or make_result(test.key, test.called, taken.measured.head)
+        result = result or make_result(test.key, test.called, taken.measured.of_side("head"))
         trials.append(SlowdownTrial(slowdown, taken.verdict, taken.measured.pairs, time.monotonic() - started_s))
     assert result is not None
     return Selfcheck(result, tuple(trials))

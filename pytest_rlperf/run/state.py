@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
-from importlib.metadata import packages_distributions
+from functools import cache, partial
 from pathlib import Path
 
 from pytest_rlperf.baseline.provenance import TreeState, make_provenance, read_tree
@@ -152,11 +151,6 @@ class RunState:
             pairs=settings.pairs,
         )
 
-    @cached_property
-    def providers(self) -> Mapping[str, Sequence[str]]:
-        """The installed distributions that provide a module, by modules; reading them takes most of a second."""
-        return packages_distributions()
-
     def provenance(self) -> Provenance:
         """Return where the figures come from, read when this is first called: at the end of the run."""
         if self._provenance is None:
@@ -164,7 +158,7 @@ class RunState:
                 after = self._read_tree()
             except SideError:
                 after = _UNKNOWN
-            self._provenance = make_provenance(self._tree, after, self.outcomes.modules, self.providers)
+            self._provenance = make_provenance(self._tree, after, self.outcomes.modules)
         return self._provenance
 
     def shard_of(self, number: int, count: int, keys: Iterable[str]) -> Shard:

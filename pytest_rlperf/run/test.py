@@ -16,7 +16,7 @@ from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.budget import Budget
-from pytest_rlperf.run.endpoints import DriverLostError, PairDriver, StoppedError, ask
+from pytest_rlperf.run.endpoints import Answered, DriverLostError, PairDriver, StoppedError
 from pytest_rlperf.run.schedule import Held, Lane, Lanes, Steps, if_broken_off
 from pytest_rlperf.spawn.memory import free_bytes
 
@@ -40,14 +40,14 @@ class Observation:
 
     ``is_many`` if threads, children or an accelerator did its work, None if that was not observed. ``reached`` is None
     if no look was finished. ``untouched`` if no part of the change can matter, whether that spares the test or not.
-    ``first_calls_s`` are the base's and the head's, imports included. It ``is_doubtful`` if another test's processes
-    may have opened all the differing files that it has read. ``unwatched`` says why the files opened by libraries in
-    other languages and by children are not known.
+    ``checked`` are the first calls of the base and of the head, imports included. It ``is_doubtful`` if another test's
+    processes may have opened all the differing files that it has read. ``unwatched`` says why the files opened by
+    libraries in other languages and by children are not known.
     """
 
     reason: reasons.SameCode | reasons.Unreached | None = None
     reached: Reached | None = None
-    first_calls_s: tuple[float, float] = (0.0, 0.0)
+    checked: tuple[wire.Checked, ...] = ()
     untouched: bool = False
     is_doubtful: bool = False
     unwatched: str = ""
@@ -88,13 +88,14 @@ class OpenTest:
     """One test of a run: its settings, the rules that judge it, its place, its processes, and its results.
 
     The first driver that opens it has the worker that reports it, to ``reports``. ``measures`` has the first of the
-    head's workers that has been checked. ``observed`` holds what observers have shown, None before that. The test is
-    measured in forked processes. If one of them crashes, hangs, fails or is in doubt, the test starts again, with that
-    ``doubt``, in new interpreters; these are ``fresh``, and their result is final. ``is_short`` if the run has less
-    time than the test may take; its pairs may have more of the ``budget``, if that has some to spare. It
-    ``needs_machine`` unless one thread does all of its work; None until that is known. ``leaves`` counts the proofs
-    that calls leave shared memory on the machine, by the beginnings of its names. ``segments`` are those of System V
-    that workers had. ``title``, ``step`` and ``ratio``, which its pairs show so far, are for the display of progress.
+    head's workers that has been checked. A test that is measured by itself keeps the whole ``machine``. ``observed``
+    holds what observers have shown, None before that. The test is measured in forked processes. If one of them crashes,
+    hangs, fails or is in doubt, the test starts again, with that ``doubt``, in new interpreters; these are ``fresh``,
+    and their result is final. ``is_short`` if the run has less time than the test may take; its pairs may have more of
+    the ``budget``, if that has some to spare. It ``needs_machine`` unless one thread does all of its work; None until
+    that is known. ``leaves`` counts the proofs that calls leave shared memory on the machine, by the beginnings of its
+    names. ``segments`` are those of System V that workers had. ``title``, ``step`` and ``ratio``, which its pairs show
+    so far, are for the display of progress.
     """
 
     key: str
@@ -118,12 +119,12 @@ class OpenTest:
     called: wire.Called | None = None
     is_reporter_lost: bool = False
     measures: PairDriver | None = None
+    machine: Held | None = None
     doubt: str = ""
     judged: Judged | None = None
     done: wire.Done | None = None
     failed: Failed | None = None
     _open: list[PairDriver] = field(default_factory=list)
-    _held: list[Held] = field(default_factory=list)
 
     @property
     def patience_s(self) -> float:
@@ -193,17 +194,13 @@ class OpenTest:
 
         Another pair may use the CPU on which they were measured by now.
         """
-        if self._held:
+        if self.machine is not None:
             return (yield from steps)
         held = yield from self.lane()
         with held:
             if held.cpu is not None:
                 yield from self.ask(driver, wire.MoveAll(held.cpu))
             return (yield from steps)
-
-    def keep(self, held: Held) -> None:
-        """Keep the machine until the test ends."""
-        self._held.append(held)
 
     # ------------------------------------------------------------------ its processes
 
@@ -243,19 +240,21 @@ class OpenTest:
     def ask(self, driver: PairDriver, order: wire.Order[T], limit_s: float | None = None) -> Steps[T]:
         """Give an order to a driver that has the test open, and return the answer; StoppedError without one."""
         try:
-            answer = yield from ask(driver, order, 2 * (self.patience_s if limit_s is None else limit_s))
+            answered: Answered = yield from driver.give(order, 2 * (self.patience_s if limit_s is None else limit_s))
         except StoppedError as stopped:
             is_lost = isinstance(stopped, DriverLostError) or (stopped.stop.is_reporter and stopped.stop.done is None)
             self.is_reporter_lost |= is_lost and driver is self.reporter
             raise
         if isinstance(order, wire.CheckAll | wire.MeasureAlone):
             self.measures = self.measures or driver
+        answer: T = answered.value
         return answer
 
-    def leave(self, driver: PairDriver) -> Steps[None]:
-        """Let a driver's workers leave the test, as they have done their part."""
-        yield from self.ask(driver, wire.LeaveAll(), self.settings.setup_timeout_s)
+    def leave(self, driver: PairDriver, end: wire.Leave | None = None) -> Steps[wire.Done | None]:
+        """Let a driver's workers leave the test, as they have done their part; return how its reporter has ended it."""
+        done = yield from self.ask(driver, wire.LeaveAll(end or wire.Leave()), self.settings.setup_timeout_s)
         self._give_back(driver)
+        return done
 
     def forget_reporter(self) -> None:
         """Let the next driver that opens the test report it."""
@@ -266,9 +265,7 @@ class OpenTest:
         """Let every worker leave the test, the reporter last and with its result."""
         self.abandon(but_reporter=True)
         assert self.reporter is not None
-        done = yield from self.ask(self.reporter, wire.LeaveAll(leave), self.settings.setup_timeout_s)
-        self._give_back(self.reporter)
-        return done
+        return (yield from self.leave(self.reporter, leave))
 
     def abandon(self, *, but_reporter: bool = False) -> None:
         """Tell drivers to leave the test, without waiting for them."""
@@ -296,8 +293,9 @@ class OpenTest:
         driver.give_back()
 
     def close(self) -> None:
-        """Give back all that the test has."""
+        """Give back all that the test has, and show no step of it any more."""
+        self.step = ""
         self.abandon()
-        for held in self._held:
-            held.release()
-        self._held.clear()
+        if self.machine is not None:
+            self.machine.release()
+            self.machine = None

@@ -77,8 +77,8 @@ def open_cache(top: Path) -> Cache:
     tree, place = top.resolve(), root()
     if place.is_relative_to(tree) or os.pathsep in str(place):
         raise SideError(
-            f"cannot keep sides in {place}, which lies within the tree {tree} or has {os.pathsep!r} in its name, where "
-            "no virtual environment works: set XDG_CACHE_HOME to another directory"
+            f"cannot keep sides in {place}, which lies within the tree {tree} or has {os.pathsep!r} in its name, so "
+            "virtual environments do not work there: set XDG_CACHE_HOME to another directory"
         )
     directory = own_directory() / f"{_slug(tree.name, 40)}-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:12]}"
     try:

@@ -24,7 +24,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Project, Side
+from pytest_rlperf.model.sides import Project
 from pytest_rlperf.sides import redirect
 from pytest_rlperf.sides.installs import is_import_line, normalized, pth_lines
 from pytest_rlperf.sides.programs import changed_environment, run
@@ -56,7 +56,7 @@ def make_environment(
     ``without``, and the modules in ``hidden``.
     """
     try:
-        venv.EnvBuilder(symlinks=os.name == "posix", with_pip=False).create(directory)
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(directory)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SideError(f"cannot make a virtual environment in {directory}: {error}") from None
     lines = [] if first is None else [str(first)]
@@ -147,43 +147,14 @@ def _at(place: Relocation | None, path: Path) -> Path:
 # ------------------------------------------------------------------ a side's processes
 
 
-def make_side(
-    project: Project,
-    place: Relocation,
-    environment: Path,
-    label: str,
-    settings: Path | None,
-    caches: Path,
-    homes: tuple[Path, ...],
-    packages: tuple[str, ...],
-) -> Side:
-    """Return how the processes of a side are started, in its environment and its tree.
-
-    ``settings`` is pytest's settings file, None if there is none. ``caches`` is a directory for what is compiled at run
-    time. ``homes`` and ``packages`` are the side's own.
-    """
-    directory = place.of(project.directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    python = python_in(environment)
-    variables = side_variables(project, place, environment)
+def run_time_caches(directory: Path) -> Iterator[tuple[str, str]]:
+    """Make a directory for each cache of what is compiled at run time; yield their variables and their paths."""
     for name in (*_CACHES, *_CACHES_IF_SET & os.environ.keys()):
-        (caches / name).mkdir(parents=True, exist_ok=True)
-        variables[name] = str(caches / name)
-    return Side(
-        label=label,
-        python=python,
-        path=start_path(python, project, place, variables),
-        directory=directory,
-        args=side_args(project, place, settings),
-        files=tuple(_file_at(project, place, path) for path in project.files),
-        environment=variables,
-        homes=homes,
-        tree=place.tree if place.trees else None,
-        packages=packages,
-    )
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        yield name, str(directory / name)
 
 
-def _file_at(project: Project, place: Relocation, path: Path) -> Path:
+def file_at(project: Project, place: Relocation, path: Path) -> Path:
     """Return a test file's place; a link keeps its name, which is part of the test's id."""
     if path.is_relative_to(project.rootdir):
         return place.of(project.rootdir) / path.relative_to(project.rootdir)

@@ -113,8 +113,8 @@ class Repository:
         """
         if self._git("merge-base", "--is-ancestor", _END, good, bad).code:
             if self.is_shallow():
-                raise SideError(f"{short(good)} is no ancestor of {short(bad)} in this shallow clone: {DEEPEN}")
-            raise SideError(f"{short(good)} is no ancestor of {short(bad)}: name an earlier commit of the same history")
+                raise SideError(f"{short(good)} is not an ancestor of {short(bad)} in this shallow clone: {DEEPEN}")
+            raise SideError(f"{short(good)} is not an ancestor of {short(bad)}: name an earlier commit of its history")
         return self._first_parents(f"{good}..{bad}", "%cs")
 
     def course(self) -> list[list[str]]:
@@ -338,7 +338,7 @@ class Repository:
         return (
             f"there is no {ref!r} in {self.top}{did_you_mean(ref, names) or '.'} "
             f"If a remote has it, {fetch} brings it; pip:REQUIREMENT, dir:PATH and python:PATH compare with something "
-            f"else than a commit{see('comparing.md#live-comparisons')}"
+            f"other than a commit{see('comparing.md#live-comparisons')}"
         )
 
     def is_shallow(self) -> bool:
@@ -365,25 +365,26 @@ def find_repository(directory: Path) -> Repository:
     NoRepositoryError if there is none, SideError if git refuses to read it.
     """
     if shutil.which("git") is None:
-        raise NoRepositoryError("there is no git to run: install it, or put it on the PATH")
-    done = _git(directory, "rev-parse", "--show-toplevel")
+        raise NoRepositoryError("git is not installed, or not on the PATH: install it, or add it to the PATH")
+    done = _git(directory, "rev-parse", "--show-toplevel", "--verify", "--quiet", "HEAD^{commit}")
     if any(text in done.err for text in _NO_TREE):
         raise NoRepositoryError(
-            f"{directory} is in no git working tree, so there is no commit to compare with ({_said(done)}): make "
+            f"{directory} is not in a git working tree, so there is no commit to compare with ({_said(done)}): make "
             f"one (git init) and commit{see('comparing.md#live-comparisons')}"
         )
-    if done.code:
+    if not done.out:
         raise SideError(f"git cannot read the repository around {directory}: {_said(done)}")
-    top = Path(done.out.removesuffix("\n")).resolve()
-    head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    if head.code:
+    found = done.out.removesuffix("\n")
+    place, _, head = (found, "", "") if done.code else found.rpartition("\n")
+    top = Path(place).resolve()
+    if not head:
         why = _said(_git(top, "log", "-1", settings=_LOG))
         if _NO_COMMIT not in why:
             raise SideError(f"git cannot read the commit of HEAD in {top}: {why}")
         raise NoRepositoryError(
             f"the repository at {top} has no commits, so there is nothing to compare with: commit first"
         )
-    return Repository(top, head.out.strip())
+    return Repository(top, head)
 
 
 def repository_around(directory: Path) -> Repository | None:
@@ -470,7 +471,7 @@ _LONGEST_TRAILER = 1000  # characters: the expressions below try every split of 
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>(?!why\Z)\S.*)")
 # The pattern has no blanks, so that no misspelt time reads as counts.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=|why\Z)(?P<reason>\S.*)")
-_FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
+_FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or only for counts '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 
 

@@ -29,6 +29,7 @@ How = Literal["path", "hook", "installed"]
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 _FINDER = re.compile(r"import\s+__editable__\w+_finder\b")  # setuptools' finder, whose modules all lie in the tree
 _PROJECT = re.compile(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", re.MULTILINE)
+_AT_TOP = re.compile(r"^[^./,\n]+", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
@@ -50,6 +51,18 @@ class Install:
 def normalized(name: str) -> str:
     """Return a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def top_level(distribution: importlib.metadata.Distribution) -> set[str]:
+    """Return what a distribution has at the top of its place, without suffixes: its modules, and names of no module.
+
+    The text of its list is read: its files as paths would take most of a second in a large environment.
+    """
+    declared = distribution.read_text("top_level.txt")
+    if declared:
+        return {*declared.split()}
+    listed = distribution.read_text("RECORD") or "\n".join(map(str, distribution.files or ()))
+    return {*_AT_TOP.findall(listed)}
 
 
 def not_installed(errors: str) -> tuple[str, ...]:
@@ -132,10 +145,8 @@ def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[
     They have the name of a project around ``directory``.
     """
     from_tree = {normalized(install.name) for install in known}
-    for place in (directory.resolve(), *directory.resolve().parents):
-        project = _settings(place).get("project") if place.is_relative_to(top) else None
-        name = project.get("name") if isinstance(project, dict) else None
-        if not isinstance(name, str) or normalized(name) in from_tree:
+    for place, name in projects_around(directory, top):
+        if normalized(name) in from_tree:
             continue
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             distribution = importlib.metadata.distribution(name)
@@ -144,11 +155,16 @@ def copies_of(directory: Path, top: Path, known: Iterable[Install]) -> Iterator[
                 yield from [copy] if copy.names else []
 
 
-def _settings(directory: Path) -> dict[str, Any]:
-    try:
-        return read_settings(directory)
-    except (SideError, OSError):  # an unreadable file names nothing
-        return {}
+def projects_around(directory: Path, top: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the projects around a directory in the tree at ``top``, installed or not, with their names."""
+    directory, top = directory.resolve(), top.resolve()
+    for place in (directory, *directory.parents):
+        project = None
+        with contextlib.suppress(SideError, OSError):  # an unreadable file names nothing
+            project = read_settings(place).get("project") if place.is_relative_to(top) else None
+        name = project.get("name") if isinstance(project, dict) else None
+        if isinstance(name, str):
+            yield place, name
 
 
 def direct_url(distribution: importlib.metadata.Distribution) -> dict[str, Any]:

@@ -11,17 +11,20 @@ from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
-from packaging.version import Version
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import content_of, open_cache
 from pytest_rlperf.sides.environment import (
+    file_at,
     installed_versions,
     make_environment,
-    make_side,
     parent_state,
+    python_in,
+    run_time_caches,
+    side_args,
+    side_variables,
     site_packages,
+    start_path,
 )
 from pytest_rlperf.sides.git import NoRepositoryError, Repository, find_repository, short
 from pytest_rlperf.sides.installs import (
@@ -92,7 +95,7 @@ def _lock_notes(copied: Snapshot) -> tuple[str, ...]:
     lock = copied.lock
     if lock is None:
         return ()
-    return (f"git did not remove its lock {lock}; where no git command runs, one was killed: rm {lock}",)
+    return (f"git did not remove its lock {lock}; if no git command is running, one was killed: rm {lock}",)
 
 
 class Preparation:
@@ -120,17 +123,14 @@ class Preparation:
             return pip_sides(parts, self._today_with, open_cache(self._top), self._on_step)
         return python_sides(parts[0], self._project, self._top, self._on_step)
 
-    def commit(self, sha: str, title: str = "commit") -> Sides:
-        """Return the comparison with a baseline's commit, which must be a full SHA in the local history.
-
-        Reports name the commit by ``title`` and its SHA.
-        """
+    def commit(self, sha: str) -> Sides:
+        """Return the comparison with a baseline's commit, which must be a full SHA in the local history."""
         if not self._repository.has_commit(sha):
             raise SideError(
-                f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
+                f"commit {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
                 "git fetch may bring it (in CI: fetch-depth: 0)"
             )
-        return self._compared(self._checked_out(sha, f"{title} {short(sha)}"), sha=sha)
+        return self._compared(self._checked_out(sha, f"commit {short(sha)}"), sha=sha)
 
     def alone(self) -> Sides:
         """Return today's tree as both sides, to be measured only: a copy, or the tree itself if none can be made."""
@@ -197,7 +197,7 @@ class Preparation:
     def _checkout(self, path: Path) -> _Version:
         """Return another checkout as it is, with today's test files."""
         if not path.is_dir():
-            raise SideError(f"dir:{path} names no directory to compare with")
+            raise SideError(f"dir:{path} is not a directory to compare with")
         own, other = self._repository, find_repository(path)
         if other.top == own.top:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
@@ -272,7 +272,7 @@ class Preparation:
         if not places:
             return []
         return [
-            f"git ignores {_first_of(places, 2)}, too large to be copied unasked: neither side has it; "
+            f"git ignores {_first_of(places, 2)}, too large to be copied by default: neither side has it; "
             f"rlperf_also = {places[0]}* in pytest's settings copies it"
         ]
 
@@ -292,13 +292,26 @@ class Preparation:
         first: Path | None = None,
         hidden: Iterable[str] = (),
     ) -> Side:
-        caches = self._new_directory()
-        settings = self._project.inipath
+        """Return how the processes of a version are started, in its environment and at its place."""
+        project, python, settings = self._project, python_in(environment), self._project.inipath
         if place.trees:
-            settings = settings_file(self.today, settings, self._project.rootdir, place)
-        homes = homes if first is None else (first, *homes)
-        packages = (*(() if first is None else import_packages(first)), *hidden)
-        return make_side(self._project, place, environment, version.label, settings, caches, homes, packages)
+            settings = settings_file(self.today, settings, project.rootdir, place)
+        directory = place.of(project.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        variables = side_variables(project, place, environment)
+        variables.update(run_time_caches(self._new_directory()))
+        return Side(
+            label=version.label,
+            python=python,
+            path=start_path(python, project, place, variables),
+            directory=directory,
+            args=side_args(project, place, settings),
+            files=tuple(file_at(project, place, path) for path in project.files),
+            environment=variables,
+            homes=homes if first is None else (first, *homes),
+            tree=place.tree if place.trees else None,
+            packages=(*(() if first is None else import_packages(first)), *hidden),
+        )
 
     # ------------------------------------------------------------------ builds
 
@@ -382,6 +395,8 @@ class Preparation:
 
     def _candidate(self, wanted: Candidate, other: Candidate) -> tuple[Side, tuple[str, ...]]:
         """Return the side of a release, and the packages that differ; an installed release is today's side."""
+        from packaging.version import Version
+
         name, _, release = wanted.spec.removeprefix("pip:").partition("==")
         version = installed_versions().get(normalized(name))
         is_here = version is not None and Version(version) == Version(release)

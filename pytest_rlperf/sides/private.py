@@ -8,8 +8,6 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 
-_HAS_OWNERS = hasattr(os, "getuid")  # Windows keeps a home directory to its user
-
 
 def own_directory() -> Path:
     """Return this package's directory for files that only this user may write; SideError if there can be none."""
@@ -50,8 +48,6 @@ def _check_above(root: Path) -> None:
 
     Groups are not checked: many systems give every user a group of their own.
     """
-    if not _HAS_OWNERS:
-        return
     for found in (parent.stat() for parent in root.parents):
         open_to_others = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
         if open_to_others or found.st_uid not in {0, os.getuid()}:
@@ -60,8 +56,6 @@ def _check_above(root: Path) -> None:
 
 def check_own(directory: Path) -> None:
     """Raise SideError unless a directory is not a link, belongs to this user, and only this user can write to it."""
-    if not _HAS_OWNERS:
-        return
     found = directory.lstat()
     is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if is_open or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):

@@ -176,7 +176,7 @@ def run_pip(
     """
     on_step(step)
     if importlib.util.find_spec("pip") is None:
-        raise SideError(f"pip is needed to {purpose}, and {sys.executable} has none; python -m ensurepip installs it")
+        raise SideError(f"pip is needed to {purpose}, but {sys.executable} lacks it; python -m ensurepip installs it")
     options = ["--no-input", "--disable-pip-version-check", "--no-color"]
     # A build without isolation calls the tools beside the running interpreter.
     tools = [str(Path(python).parent), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]

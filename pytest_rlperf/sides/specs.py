@@ -8,9 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.environment import installed_versions
@@ -44,14 +41,16 @@ def _requirements(text: str) -> Iterator[str]:
     for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):
         if not _is_requirement(piece):
             raise SideError(
-                f"'pip:{text}': {piece.strip()!r} is no requirement; one begins with the name of a distribution, such "
-                "as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares with the code in "
-                "another checkout, python:PATH with an environment that has a file of yours installed"
+                f"'pip:{text}': {piece.strip()!r} is not a requirement; a requirement begins with the name of a "
+                "distribution, such as gymnasium==1.0.0; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares "
+                "with the code in another checkout, python:PATH with an environment that has a file of yours installed"
             )
         yield piece.strip()
 
 
 def _is_requirement(text: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement  # here, as few runs need them
+
     try:
         return not (Requirement(text).url or "").startswith("file:")  # its content may differ every time
     except InvalidRequirement:
@@ -79,6 +78,8 @@ class Candidate:
 
 def releases(spec: str, on_step: OnStep) -> list[Candidate]:
     """Return the releases from the first to the last that a value names."""
+    from packaging.version import InvalidVersion, Version
+
     found = _RELEASES.fullmatch(spec.strip())
     if found is None:
         raise SideError(f"{spec!r} names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD")
@@ -89,7 +90,7 @@ def releases(spec: str, on_step: OnStep) -> list[Candidate]:
     try:
         first, last = Version(found["good"]), Version(bad)
         if first >= last:
-            raise SideError(f"{name} {first} is no earlier release than {last}: give pip:{name}==GOOD..BAD")
+            raise SideError(f"{name} {first} is not an earlier release than {last}: give pip:{name}==GOOD..BAD")
         on_step(f"listing the releases of {name}")
         between = {version for version in map(Version, _listed(name)) if first < version < last}
     except InvalidVersion as error:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from packaging.requirements import Requirement
-
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Side, Sides
 from pytest_rlperf.sides.cache import Cache
@@ -49,12 +47,14 @@ print(json.dumps(answer))
 
 def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache, on_step: OnStep) -> Sides:
     """Return the comparison of today's tree with other versions of its dependencies, in their own environment."""
+    from packaging.requirements import Requirement
+
     wanted = [Requirement(text) for text in requirements]
     listed = ", ".join(requirements)
 
     def install(directory: Path) -> None:
         python = make_environment(directory / "environment")
-        step = f"installing {listed} for this comparison alone"
+        step = f"installing {listed} only for this comparison"
         completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}", on_step, step)
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
@@ -83,7 +83,7 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     """Return the comparison of today's tree in another interpreter, which needs pytest and this plugin, and in this."""
     path = (project.directory / (shutil.which(python) or python)).absolute()
     if not path.is_file():
-        raise SideError(f"python:{python} names no interpreter: there is no file {path}; name python:PATH/bin/python")
+        raise SideError(f"python:{python} is not an interpreter: there is no file {path}; name python:PATH/bin/python")
     on_step(f"checking the interpreter {path}")
     other = _probe(path)
     if "lacks" in other:
@@ -105,15 +105,11 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     here = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
     return Sides(
         base=project.side(f"{other['name']} {other['version']} ({path})", str(path), theirs, (top,)),
-        head=project.side(here, sys.executable, _own_path(project), (top,)),
+        head=project.side(here, sys.executable, tuple(filter(None, project.path)), (top,)),
         packages=(),
         changed=None,
         notes=(f"{', '.join(copies)}: copies in both environments, which may differ",) if copies else (),
     )
-
-
-def _own_path(project: Project) -> tuple[str, ...]:
-    return tuple(entry for entry in project.path if entry)
 
 
 def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:

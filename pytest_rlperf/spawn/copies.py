@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable
 
 from pytest_rlperf.spawn.preload import fork, settings
+from pytest_rlperf.spawn.torch_threads import release_threads
 from pytest_rlperf.spawn.variables import library_variables
 
 _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
@@ -87,6 +88,7 @@ def _uses_cuda() -> bool:
 
 def _try() -> None:
     """Use every library that has its own threads once."""
+    release_threads()
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()

@@ -29,16 +29,16 @@ NEVER = frozenset(
         "numba",  # reads variables when it is loaded; kills a copy's parallel kernel: PteraSoftware#229, numba#3202
     }
 )
-"""Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
+"""Packages that do not work after a fork, or whose import fixes a setting that a test may change."""
 
 _WITHOUT_OPTIMIZER = frozenset({"rlperf_gae", "rlperf_replay_sample", "rlperf_vecenv_step", "rlperf_import"})
 """Fixtures whose components make no optimizer of PyTorch's."""
 
 _USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
-"""Fixtures whose components mostly load Gymnasium, also where test files do not."""
+"""Fixtures whose components mostly load Gymnasium, even if the test files do not."""
 
 _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
-"""Fixtures whose components load PyTorch, also where test files do not."""
+"""Fixtures whose components load PyTorch, even if the test files do not."""
 
 # The modules of a session that works on orders, beside pytest's own.
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")
@@ -80,8 +80,8 @@ def modules_alike(
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    # The run may have loaded it before the tests do.
-    arrays = ["numpy"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
+    # Each template seeds its generator, which loads the second.
+    arrays = ["numpy", "numpy.random"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
 
 
@@ -110,11 +110,11 @@ def _plugins() -> set[str]:
 
     Pytest warns, which may be an error, if any of them is loaded before pytest loads it.
     """
+    from pytest_rlperf.sides.installs import top_level
+
     entries = importlib.metadata.entry_points(group="pytest11")
     found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
-    for entry in entries:
-        files = (entry.dist.files if entry.dist is not None else None) or ()
-        found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
+    found = found.union(*(top_level(entry.dist) for entry in entries if entry.dist is not None))
     return found - {"pytest_rlperf"}
 
 

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,9 +29,12 @@ _DYING_S = 5.0  # from the end of a process's connection to the process's end
 _LAST_LINES = 30  # of a lost process's output
 _LAST_BYTES = 1 << 20
 _FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
-_FORK_HINT = "a package that it has loaded may hang where its process is forked"
+_FORK_HINT = "a package that it has loaded may hang when its process is forked"
 SILENCE_MOST_S = 40.0  # for a process that tells its master that it waits; a message to a worker may take less
 _TELL_S = 5.0
+_IDLE_MOST_S = 20.0  # of a copy that is to answer: it may wait for threads that only its original has
+_IDLE_LOOK_S = 2.0
+_IDLE_HINT = "a copy of a process lacks the threads that its modules have started"
 CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 
 
@@ -43,6 +48,25 @@ class ProcessLostError(Exception):
 
 class InterruptedWaitError(Exception):
     """The master of the waiting process has another order, or is gone."""
+
+
+class IdleTime:
+    """For how long processes have used no CPU time, as a look every now and then shows."""
+
+    def __init__(self, cpu_s: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._cpu_s, self._clock = cpu_s, clock
+        self._used_s = -1.0  # unknown
+        self._since_s = self._looked_s = clock()
+
+    def lasts_s(self) -> float:
+        """Return the seconds since the first look that found the CPU time of now."""
+        now_s = self._clock()
+        if now_s - self._looked_s >= _IDLE_LOOK_S:
+            self._looked_s = now_s
+            used_s = self._cpu_s()
+            if used_s != self._used_s:
+                self._used_s, self._since_s = used_s, now_s
+        return now_s - self._since_s
 
 
 class Process:
@@ -64,7 +88,7 @@ class Process:
         self.name = name
         self.places = "", ""  # its tree, and the user's own tree, which texts name instead
         self.connection = connection
-        self.pid = 0
+        self.pid = self._sender = 0  # of its first message, while its number is not known
         self.scratch = scratch
         self.guardian = guardian
         self.started = started
@@ -96,14 +120,10 @@ class Process:
 
         ProcessLostError also if this run did not start the process with that number.
         """
-        pid, due_s = self.pid, time.monotonic() + _FORK_LIMIT_S
-        self._wait_readable(due_s, _FORK_LIMIT_S, _FORK_HINT)
-        if not pid:
-            with contextlib.suppress(OSError):  # what is read next says how the process ended
-                pid = sender_of(self.connection)
-        message = self.receive(due_s, _FORK_LIMIT_S, _FORK_HINT)
+        message = self.receive(time.monotonic() + _FORK_LIMIT_S, _FORK_LIMIT_S, _FORK_HINT)
         if not isinstance(message, wire.Started):
             raise self.unexpected(message)
+        pid = self.pid or self._sender
         if not self.guardian.owns(pid):
             self.end(0)
             raise self.lost(f"{self.name} is process {pid}, which this run did not start")
@@ -115,7 +135,7 @@ class Process:
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Send a message with the ends of connections that belong to it, which are closed here.
 
-        ProcessLostError if the process is gone.
+        The error is :meth:`lost` if the process is gone.
         """
         try:
             wire.send(self.connection, message)
@@ -130,15 +150,40 @@ class Process:
     def receive(self, due_s: float, limit_s: float, hint: str) -> wire.FromWorker:
         """Return the next message; end a process that sends none until ``due_s``, after ``limit_s``.
 
-        A message that came in time is read even if this process looks for it later.
+        A message that came in time is read even if this process looks for it later. The master learns from time to time
+        that the wait goes on.
         """
-        self._wait_readable(due_s, limit_s, hint)
-        return self.read()
+        awaited = [self.connection] if self.master is None else [self.connection, self.master]
+        idle = IdleTime(self.cpu_s)
+        ready: list[Any] = []
+        while not ready:
+            left_s = due_s - time.monotonic()
+            try:
+                if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
+                    self._told_s = time.monotonic()
+                    wire.send(self.master, wire.Waiting())
+            except OSError:
+                raise InterruptedWaitError from None
+            try:
+                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
+            except (OSError, ValueError):
+                raise self.lost(self.how_it_ended()) from None
+            if not ready and left_s <= 0:
+                raise self.lost(self.abort("did not answer", limit_s, hint))
+            if not ready and self.is_forked and self.pid and idle.lasts_s() > _IDLE_MOST_S:
+                raise self.lost(self.abort("computed nothing", _IDLE_MOST_S, _IDLE_HINT))
+        if self.master in ready:
+            raise InterruptedWaitError
+        if not (self.pid or self._sender):
+            with contextlib.suppress(OSError):  # what is read next says how the process ended
+                self._sender = sender_of(self.connection)
+        message: wire.FromWorker = self.received(wire.FromWorker)
+        return message
 
-    def read(self) -> wire.FromWorker:
-        """Return the next message, which has begun to come."""
+    def received(self, kinds: Any) -> Any:
+        """Return the next message, of these kinds, which has begun to come."""
         try:
-            return wire.receive_from_worker(self.connection)
+            return wire.receive(self.connection, kinds)
         except BlockingIOError:
             error = wire.UnreadableError(f"the rest of a message did not come within {HALF_MESSAGE_S} s")
             raise self.unreadable(error) from None
@@ -147,43 +192,17 @@ class Process:
         except (EOFError, OSError):
             raise self.lost(self.how_it_ended()) from None
 
-    def _wait_readable(self, due_s: float, limit_s: float, hint: str) -> None:
-        """Wait for a message, or for the end of the process."""
-        awaited = [self.connection] if self.master is None else [self.connection, self.master]
-        while True:
-            self._tell_master()
-            left_s = due_s - time.monotonic()
-            try:
-                ready = wait(awaited, max(0.0, min(_POLL_S, left_s)))
-            except (OSError, ValueError):
-                raise self.lost(self.how_it_ended()) from None
-            if self.master in ready:
-                raise InterruptedWaitError
-            if ready:
-                return
-            if left_s <= 0:
-                raise self.lost(self.abort("did not answer", limit_s, hint))
-
-    def _tell_master(self) -> None:
-        """Tell the master from time to time that this wait goes on."""
-        if self.master is not None and time.monotonic() - self._told_s > _TELL_S:
-            self._told_s = time.monotonic()
-            try:
-                wire.send(self.master, wire.Waiting())
-            except OSError:
-                raise InterruptedWaitError from None
-
-    def unreadable(self, error: wire.UnreadableError) -> ProcessLostError:
+    def unreadable(self, error: wire.UnreadableError) -> Exception:
         """End a process whose messages cannot be read, and return the error."""
         self.end(0)
         return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self.last_output()}")
 
-    def unexpected(self, message: object) -> ProcessLostError:
+    def unexpected(self, message: object) -> Exception:
         """End a process that sends a message other than the one that is due, and return the error."""
         self.end(0)
-        return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
+        return self.lost(f"{self.name} sent {type(message).__name__} instead of the answer to an order")
 
-    def lost(self, text: str) -> ProcessLostError:
+    def lost(self, text: str) -> Exception:
         """Return the error of a process that is no longer of use."""
         return ProcessLostError(self, text)
 

@@ -21,8 +21,10 @@ def segments() -> list[Segment]:
     For semaphores, the kernel only tells who has used them last.
     """
     memory = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
-    semaphores = [Segment(_SEMAPHORES, each["semid"], 0, _last_used(each["semid"])) for each in _table(_SEMAPHORES)]
-    return memory + semaphores
+    for each in _table(_SEMAPHORES):
+        last = int(ctypes.CDLL(None).semctl(each["semid"], 0, _GET_PID))
+        memory.append(Segment(_SEMAPHORES, each["semid"], 0, last))
+    return memory
 
 
 def remove(left: Iterable[Segment]) -> None:
@@ -43,7 +45,3 @@ def _table(kind: str) -> list[dict[str, int]]:
         found = [dict(zip(names.split(), map(int, line.split()), strict=True)) for line in lines]
         return [each for each in found if each.get("uid") == os.geteuid()]
     return []
-
-
-def _last_used(number: int) -> int:
-    return int(ctypes.CDLL(None).semctl(number, 0, _GET_PID))

@@ -40,16 +40,18 @@ class Untouched:
     """The functions, classes and modules that some modules and classes hold now, by their names there."""
 
     def __init__(self, places: Iterable[Place]) -> None:
-        self._before = [(place, name, value) for place in places for name, value in _members(place)]
+        self._before = {place: dict(_members(place)) for place in places}
 
     def restore(self) -> list[tuple[Place, str, Any]]:
         """Put back what has been replaced or removed since; return the replacements."""
         replaced = []
-        for place, name, value in self._before:
-            found = vars(place).get(name, _REMOVED)
-            if found is not value:
-                replaced.append((place, name, found))
-                setattr(place, name, value)
+        for place, before in self._before.items():
+            now = vars(place)
+            for name, value in before.items():
+                found = now.get(name, _REMOVED)
+                if found is not value:
+                    replaced.append((place, name, found))
+                    setattr(place, name, value)
         return replaced
 
 

@@ -9,10 +9,10 @@ LIBRARY_VARIABLES = (
     "BLIS_", "CUDA_", "GOTO_", "JAX_", "KMP_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_", "NUMEXPR_", "OMP_",
     "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "VECLIB_", "XLA_",
 )  # fmt: skip
-"""The beginnings of variables that libraries read when they are loaded, and whose calls they change.
+"""The beginnings of variables that libraries read when they are loaded, and that change what their calls do.
 
-What SDL reads when a display or a sound card is opened, and what the C library reads when a process starts, have the
-same effect in a copy as in a new interpreter.
+A copy sees the variables that SDL reads when a display or a sound card is opened, and those that the C library reads
+when a process starts, as a new interpreter does.
 """
 _OF_LOGS = ("KMP_WARNINGS", "MPLCONFIGDIR", "NCCL_DEBUG", "TF_CPP_", "TORCH_CPP_LOG", "TORCH_LOGS")
 

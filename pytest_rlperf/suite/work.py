@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/Synthetic-v0"
-"""What ``gymnasium.make`` makes the reference's ``SyntheticEnv`` of; an environment of your own goes in its place."""
+"""The id from which ``gymnasium.make`` makes the reference's ``SyntheticEnv``; put your own environment's id here."""
 SHORT_ENV_ID = "pytest_rlperf.components.reference.ppo:rlperf/SyntheticShort-v0"
 """The same one with episodes of ten steps, so that resets take a large part of the time."""
 OBS_DIM, ACT_DIM = 17, 6  # the environment's sizes, which are HalfCheetah's

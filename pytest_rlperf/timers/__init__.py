@@ -194,10 +194,10 @@ def _named(seen: TimerTree) -> TimerTree:
 
 
 def merge_tree(other: TimerTree, root_name: str, *, worker: str | None = None) -> None:
-    """Add another process's tree below the path that is open here, in the tree that records now, if one does.
+    """Add another process's tree below the path that is open here, unless nothing records.
 
-    It should hold the time since that process's last :func:`reset`. In ``workers``, its name is ``worker`` or its own;
-    trees with the same name are added up.
+    It should hold the time since that process's last :func:`reset`. In ``workers``, it has the name ``worker``, or else
+    its own; trees with the same name are added up.
     """
     if PROCESS.is_on and PROCESS.tree is not None:
         PROCESS.tree.merge(other, root_name, worker=worker)

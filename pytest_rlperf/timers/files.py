@@ -69,7 +69,7 @@ def _trees(value: Any) -> list[TimerTree]:
     top = value if isinstance(value, dict) else {}
     if top.get("format") == _NAME:
         if top.get("version") != _VERSION:
-            raise ValueError(f"its version is {top.get('version')!r}, this reads {_VERSION}")
+            raise ValueError(f"its version is {top.get('version')!r}; this version reads {_VERSION}")
         return msgspec.convert(top.get("trees"), list[TimerTree])
     if {"total", "count"} <= top.keys():
         tree = msgspec.convert(value, _MlagentsTree)

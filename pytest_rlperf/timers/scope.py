@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Timer: TypeAlias = AbstractContextManager[None]
-"""What times its body, or does nothing where nothing records."""
+"""A context manager that times its body, or does nothing if nothing records."""
 
 
 class Nothing:

@@ -8,7 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pytest_rlperf.counters.memory import tracing
@@ -26,17 +26,19 @@ def find_allocations(
     setup: Callable[[], object] | None,
     calls: int,
     tree: str,
+    packages: Collection[str] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Allocation]:
     """Return the lines whose allocations ``calls`` calls keep, the largest first.
 
-    A line is the innermost one in a file below ``tree``, if there is one: the calling code stands for what a library
-    allocates. Python's own allocations and NumPy's are seen; those of native libraries are not.
+    A line is the innermost one in a file below ``tree`` or of the installed ``packages`` that are compared, if there is
+    one: the calling code stands for what a library allocates. Python's own allocations and NumPy's are seen; those of
+    native libraries are not.
     """
     with tracing(_FRAMES):
-        before = _kept(tree)  # nothing, unless memory was traced before
+        before = _kept(tree, packages)  # nothing, unless memory was traced before
         made = _repeat(call, setup, max(_CALLS_LEAST, calls), clock)
-        kept = _kept(tree)
+        kept = _kept(tree, packages)
     kept.subtract(before)
     return [
         Allocation(Path(file).name, line, linecache.getline(file, line).strip(), size / made)
@@ -63,7 +65,7 @@ def _repeat(
     return calls
 
 
-def _kept(tree: str) -> Counter[tuple[str, int]]:
+def _kept(tree: str, packages: Collection[str]) -> Counter[tuple[str, int]]:
     """Return the bytes that are allocated now, by the lines that allocated them."""
     gc.collect()
     found: Counter[tuple[str, int]] = Counter()
@@ -71,11 +73,14 @@ def _kept(tree: str) -> Counter[tuple[str, int]]:
         frames = [*alike.traceback][::-1]
         if frames[0].filename in (tracemalloc.__file__, __file__):
             continue
-        own = (frame for frame in frames if tree and _is_below(tree, frame.filename))
+        own = (frame for frame in frames if _is_under_test(frame.filename, tree, packages))
         frame = next(own, frames[0])
         found[frame.filename, frame.lineno] += alike.size
     return found
 
 
-def _is_below(tree: str, file: str) -> bool:
-    return file.startswith(f"{tree}/") and "site-packages" not in file
+def _is_under_test(file: str, tree: str, packages: Collection[str]) -> bool:
+    _, is_installed, place = file.rpartition("/site-packages/")
+    if is_installed:
+        return place.partition("/")[0].removesuffix(".py") in packages
+    return bool(tree) and file.startswith(f"{tree}/")

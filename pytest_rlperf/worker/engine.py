@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import os
-import random
 import signal
 import sys
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
 from time import monotonic, process_time
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,8 +28,10 @@ from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.observe.footprint import footprint
 from pytest_rlperf.observe.observer import LoadedFiles, Observer
 from pytest_rlperf.observe.recorder import FunctionRecorder
+from pytest_rlperf.spawn.after_import import AfterImport
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.spawn.guardian import LEAVE
+from pytest_rlperf.spawn.torch_threads import HeldThreads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
@@ -37,6 +39,7 @@ from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
 from pytest_rlperf.worker.room import with_room
+from pytest_rlperf.worker.seeds import GENERATORS, Seeds
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
@@ -88,8 +91,8 @@ class Engine:
         self._start = start
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
-        self._seed = self._ended = 0
-        self._seeded: set[str] = set()
+        self.seeds = Seeds(start.own.number)
+        self._ended = 0
         self._modules: frozenset[str] = frozenset()
         self._scratch = Path(start.own.scratch)
         self._loaded_files = LoadedFiles(start.shared.watched, start.shared.packages, alike)
@@ -97,7 +100,7 @@ class Engine:
         os.register_at_fork(after_in_child=self._leave_copies)
 
     def move(self, connection: Connection, scratch: Path) -> None:
-        """Go on in a copy of this process, with a connection and files of its own."""
+        """Set this engine up in a forked copy of its process, which gets its own connection and files."""
         self.connection.close()
         self.connection = connection
         self._owner = getpid()
@@ -115,13 +118,20 @@ class Engine:
             if not self.connection.closed:
                 self.connection.close()
 
+    def watch_imports(self) -> None:
+        """Seed generators when they are loaded, and hold PyTorch's threads if copies of this process have the tests."""
+        self.seeds.begin_imports()
+        AfterImport(GENERATORS, self._after_import).begin()
+
+    def _after_import(self, module: ModuleType) -> None:
+        self.seeds.seed_once(module.__name__)
+        if module.__name__ == "torch" and self._start.shared.forks:
+            HeldThreads(module)
+
     def begin(self, seed: int) -> None:
         """Get ready for a test's fixtures: seed every loaded random generator."""
-        self._seed = seed
         self._ended = children_seen()[1]
-        self._seeded = set()
-        random.seed(seed)
-        self._seed_loaded()
+        self.seeds.begin(seed)
 
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
@@ -149,11 +159,12 @@ class Engine:
         __tracebackhide__ = True
         match order:
             case wire.Check():
-                self._seed_loaded()  # modules that the test's fixtures were the first to import
-                first_call_s, items = meter.check(), meter.workload.processed(1)
+                self.seeds.seed_loaded()  # modules that the test's fixtures were the first to import
+                first_call_s, second_call_s = meter.check()
+                items, calls = meter.workload.processed(1), meter.workload.checked()
                 loaded, children = self.loaded(), _had_children(self._ended)
-                variables, output = library_variables(), meter.output
-                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, output)
+                variables, made = library_variables(), (meter.output, calls, second_call_s)
+                return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, *made)
             case wire.Count():
                 limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
                 tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
@@ -174,7 +185,7 @@ class Engine:
             case wire.ReadUsage():
                 return meter.usage()
             case wire.FindAllocations():
-                return meter.allocations(order.calls, self._start.own.tree)
+                return meter.allocations(order.calls, self._start.own.tree, self._start.shared.packages)
             case wire.FindCompiled():
                 return meter.programs.last()
             case wire.Explain():
@@ -228,18 +239,10 @@ class Engine:
         if self.connection.closed:
             _exit(1)
         try:
-            return wire.receive_order(self.connection)
+            order: wire.ToWorker = wire.receive_order(self.connection, wire.ToWorker)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
-
-    def _seed_loaded(self) -> None:
-        """Seed NumPy's and PyTorch's global generators, each once per test, without importing either."""
-        for name in {"numpy", "torch"} - self._seeded:
-            module = sys.modules.get(name)
-            if module is not None:
-                seed = module.random.seed if name == "numpy" else module.manual_seed
-                seed(self._seed)
-                self._seeded.add(name)
+        return order
 
 
 def _call_until_settled(

@@ -6,7 +6,7 @@ import gc
 import mmap
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import repeat
@@ -35,7 +35,6 @@ from pytest_rlperf.probes import attached
 from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.wire import Allocation, WarmUp
 from pytest_rlperf.worker.allocations import find_allocations
-from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.device import Accelerator, find_accelerator
 from pytest_rlperf.worker.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.worker.resources import (
@@ -56,6 +55,7 @@ from pytest_rlperf.worker.rounds import (
     steady_shape,
     traced_shape,
 )
+from pytest_rlperf.worker.shares import explain
 from pytest_rlperf.worker.slowdowns import steps_for
 from pytest_rlperf.worker.trace import chrome_trace, trace_call
 from pytest_rlperf.worker.tracing import TracedDeviceSlice, TracedHostSlice, TracedSlice, call_plainly, source_of_phases
@@ -168,10 +168,10 @@ class Meter:
         self._library: DeviceLibrary = library or Torch()
         quieten_ranges()
 
-    def check(self) -> float:
-        """Run the component once, outside any verdict, and check it; return the seconds of a call.
+    def check(self) -> tuple[float, float | None]:
+        """Run the component once, outside any verdict, and check it; return the seconds that this took.
 
-        They are the checked call's or, if that compiled something, those of one more call.
+        If that compiled something, also return those of one more call, which tell how long a call takes.
         """
         __tracebackhide__ = True
         # The only collection that walks every loaded module. Counting and warming up collect only what has been made
@@ -197,12 +197,13 @@ class Meter:
             with self.device.answering():
                 self.device.clock.synchronize()
             checked_ns += self.clocks.wall_ns() - start_ns
-            if self.device.compiles_first:
-                checked_ns = self._second_call_ns(self.device)
+        second_s = None
+        if self.device is not None and self.device.compiles_first:
+            second_s = self._second_call_ns(self.device) / 1e9
         self.output = output_parts(output)
         self._made += 1
-        self._call_s = checked_ns / 1e9
-        return self._call_s
+        self._call_s = checked_ns / 1e9 if second_s is None else second_s
+        return checked_ns / 1e9, second_s
 
     def _second_call_ns(self, device: Accelerator) -> int:
         """Time a second call; discard the time and items of the check's call, which compiled."""
@@ -226,7 +227,9 @@ class Meter:
         with quiet():
             if order.limit_s > 0:
                 self._warm(workload, order)
-            self._settle_kernels(self._make_kernels() if order.kernels else {})
+            self._kernels = self._make_kernels() if order.kernels else {}
+            for kind, kernel in self._kernels.items():
+                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
         self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
@@ -240,11 +243,6 @@ class Meter:
             accelerated=self.device is not None,
             calls=self._made,
         )
-
-    def _settle_kernels(self, kernels: Mapping[SliceKind, Callable[[], object]]) -> None:
-        self._kernels = kernels
-        for kind, kernel in kernels.items():
-            self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
 
     def _warm(self, workload: Timed, order: WarmUp) -> None:
         """Make as many calls as are ordered; if none are, as many as it takes."""
@@ -405,11 +403,11 @@ class Meter:
         """Return the resources that this process holds after the calls of all slices so far."""
         return replace(read_usage(self._calls), compiled=self.programs.count())
 
-    def allocations(self, calls: int, tree: str) -> list[Allocation]:
-        """Return the lines of code below ``tree`` that allocate what further calls keep, the largest first."""
+    def allocations(self, calls: int, tree: str, packages: Collection[str]) -> list[Allocation]:
+        """Return the lines below ``tree``, or of ``packages``, that allocate what further calls keep, largest first."""
         __tracebackhide__ = True
         with quiet():
-            found = find_allocations(self.workload.call, self.workload.setup, calls, tree)
+            found = find_allocations(self.workload.call, self.workload.setup, calls, tree, packages)
         self.workload.processed(0)
         return found
 

@@ -43,6 +43,7 @@ from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
 from pytest_rlperf.spawn.temporary import mark_temporary_files
+from pytest_rlperf.spawn.torch_threads import release_threads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.engine import Engine
@@ -100,6 +101,10 @@ class Session:
     def _write_down(self, text: str) -> None:
         with (Path(self._start.own.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
+
+    def pytest_collectstart(self) -> None:
+        """Seed the random generators anew for each module: another module may be on one side alone."""
+        self._engine.seeds.begin_imports()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep collection errors: they explain a missing test."""
@@ -171,7 +176,7 @@ class Session:
                     return
 
     def _fork(self, session: pytest.Session | None, scratch: Path) -> None:
-        """Fork a copy of this process that goes on with orders of its own."""
+        """Fork a copy of this process, which takes its own orders."""
         descriptor = receive_descriptor(self._engine.connection)
         os.set_inheritable(descriptor, False)
         with self._engine.own_fork():
@@ -206,6 +211,7 @@ class Session:
         # The next test here may differ from the next one in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
+        release_threads()
         self._engine.begin(order.seed)
         following = None if order.next_key is None else self._items.get(order.next_key)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -217,7 +223,7 @@ class Session:
         self._engine.send(wire.Done(outcome, self._text(text), modules, name_missing, self._is_certain, self._is_taken))
 
     def _text(self, text: str) -> str:
-        return self._engine.shown(_encodable(text))
+        return self._engine.shown(text.encode("utf-8", "backslashreplace").decode())
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name they ask for is missing: they cannot be compared with older code.
@@ -362,10 +368,6 @@ def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def _text(report: pytest.TestReport | None) -> str:
     if report is None:
         return ""
@@ -451,7 +453,7 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.start_of(settings)
+    start = wire.from_json(settings, wire.Start)
     observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
     recorder = FunctionRecorder() if start.shared.observes else None
     if forked:
@@ -464,6 +466,7 @@ def main(
     _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
     session = Session(start, engine, began_s)
+    engine.watch_imports()
     try:
         with without_version_control():
             config = _prepare(start)

@@ -24,10 +24,12 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 
+from pytest_rlperf import units
 from pytest_rlperf.counters.calls import extension_with
 from pytest_rlperf.counters.memory import quiet
-from pytest_rlperf.model.measured import Share
+from pytest_rlperf.model.measured import Share, Workload
 from pytest_rlperf.probes import Undo, attached, put, together
+from pytest_rlperf.worker.tracing import call_plainly
 
 # --------------------------------------------------------------------------- the owners of functions
 
@@ -42,7 +44,7 @@ DEVICE_WAIT = "device wait"
 WAITING = "waiting"
 UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
-"""Functions that run only while shares are found; they are no part of a call."""
+"""Functions that run only while shares are found; they are not part of a call."""
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
@@ -423,3 +425,60 @@ def _as_shares(spent_s: Seconds, call_s: float) -> tuple[Share, ...]:
     whole_s = max(call_s, sum(known_s.values()))
     found = sorted((Share(owner, seconds / whole_s) for owner, seconds in known_s.items()), key=lambda one: -one.share)
     return (*found, Share(UNATTRIBUTED, max(0.0, 1.0 - sum(one.share for one in found))))
+
+
+# --------------------------------------------------------------------------- a workload's shares
+
+_PLAIN_S = 0.1  # of plain calls; profiled ones take several times as long
+_LEAST_CALLS, _MOST_CALLS = 8, 600
+_LONGEST_CALL_S = 0.5  # profiling longer calls would take longer than the whole measurement
+_WAIT_CALLS = 5
+
+
+def explain(
+    workload: Workload, call_s: float, wait: Callable[[], None] | None
+) -> tuple[tuple[Share, ...], tuple[str, ...]]:
+    """Return the shares of a call that takes about ``call_s``, or none and notes with the reason.
+
+    ``wait`` waits until the call's device is done; it is None for a call on the host.
+    """
+    if call_s > _LONGEST_CALL_S:
+        return (), (f"where the time goes is unknown: a call is too long to profile, it takes {units.seconds(call_s)}",)
+    calls = max(_LEAST_CALLS, min(_MOST_CALLS, round(_PLAIN_S / max(call_s, 1e-9))))
+    call, device_wait_s = workload.call, 0.0
+    if wait is not None:
+        call = _waiting(workload.call, wait)
+        device_wait_s = _waited_s(workload, wait)
+    try:
+        found = shares(call, setup=workload.setup, calls=calls, device_wait_s=device_wait_s)
+    except ProfilerBusyError as busy:
+        return (), (str(busy),)
+    except Exception as error:  # from code that cannot be profiled; its measurement is complete
+        call_plainly(workload)
+        return (), (
+            f"where the time goes is unknown: under the profiler, the call raised {type(error).__name__}: {error}",
+        )
+    finally:
+        workload.processed(0)  # these calls belong to no slice
+    return found, ()
+
+
+def _waiting(call: Callable[[], object], wait: Callable[[], None]) -> Callable[[], object]:
+    def call_and_wait() -> None:
+        call()
+        wait()
+
+    return call_and_wait
+
+
+def _waited_s(workload: Workload, wait: Callable[[], None]) -> float:
+    """Return how long the host waits for the device after a call, averaged over a few calls."""
+    waited_s = 0.0
+    for _ in range(_WAIT_CALLS):
+        if workload.setup is not None:
+            workload.setup()
+        workload.call()
+        start_s = time.perf_counter()
+        wait()
+        waited_s += time.perf_counter() - start_s
+    return waited_s / _WAIT_CALLS

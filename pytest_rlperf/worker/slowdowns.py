@@ -14,7 +14,7 @@ from pytest_rlperf.worker.rounds import Timed, round_ns, work
 
 _ROUNDS = 9
 _ROUNDS_LEAST = 3
-_TOO_LONG_NS = 5_000_000_000  # for more than the fewest rounds
+_TOO_LONG_NS = 5_000_000_000  # of a round: from here on, the fewest rounds are enough
 _LONG_ENOUGH_NS = 1_000_000_000  # for all rounds: an error here is an error in every slowdown
 _LONG_CALL_NS = 2_000_000  # cold caches cost at most a thousandth of such a call
 _CALLS_NS = 4_000_000

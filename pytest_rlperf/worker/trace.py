@@ -240,7 +240,7 @@ def _watched_children() -> Iterator[_Ran]:
         watcher.kill()
         watcher.wait()
     if lines is None:
-        ran.notes.append("when child processes ran is not in the trace: watching them has failed")
+        ran.notes.append("when child processes ran is not in the trace: watching them failed")
         return
     for line in lines:
         pid, looked_ns, now_ns, ran_ns = map(int, line.split())

@@ -50,7 +50,7 @@ class TracedDeviceSlice:
 
     The tape is read between rounds, so that no round includes the reading. With ``look``, some calls are recorded
     before the first round. In one, which counts for no time, the tape looks at memory. In the others, the first wait is
-    the tape's own, which shows whether the device worked on unseen.
+    the tape's own, which shows whether the device still worked after the last phase.
     """
 
     def __init__(

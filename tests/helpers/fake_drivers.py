@@ -130,7 +130,7 @@ class FakeDriver(PairDriver):
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Answer a message."""
         if self.is_ended:
-            raise self.gone(self.lost(self.how_it_ended()))
+            raise self.lost(self.how_it_ended())
         if isinstance(message, wire.End):
             self.die()
             return
@@ -160,7 +160,7 @@ class FakeServer(PreloadServer):
     def send(self, message: wire.Message, *ends: Connection) -> None:
         """Answer a message."""
         if isinstance(message, self._known.lost_at or ()):
-            raise self.gone(self.lost("the preload server exited with code 1.\nits output"))
+            raise self.lost("the preload server exited with code 1.\nits output")
         if isinstance(message, wire.ForkDriver):
             self.forked.append(message.settings)
         elif isinstance(message, wire.Load):

@@ -9,9 +9,9 @@ from pytest_rlperf.pair.processes import Worker
 T = TypeVar("T")
 
 
-def checked_in(seconds: float, items: float = 1.0) -> wire.Checked:
+def checked_in(seconds: float, items: float = 1.0, second_s: float | None = None) -> wire.Checked:
     """Return what a component has shown whose first call took so long."""
-    return wire.Checked(seconds, items, {}, children=False)
+    return wire.Checked(seconds, items, {}, children=False, second_call_s=second_s)
 
 
 class FakeWorker(Worker):

@@ -72,8 +72,10 @@ def test_the_wait_for_a_pure_function_is_for_its_output_alone(jax: VirtualJax) -
     assert jax.computations - before == 2 * record.calls + setups
 
 
-def test_the_time_of_a_first_call_is_not_that_of_compiling(jax: VirtualJax) -> None:
-    """It would be taken for a call's, and leave no time for others; the items counted are of the second call alone."""
+def test_a_call_that_compiles_tells_how_long_a_start_takes_and_the_next_one_how_long_a_call_does(
+    jax: VirtualJax,
+) -> None:
+    """Compiling would be taken for a call's work, and leave no time for others; items are the second call's alone."""
     uncounted: list[float] = []
     compiling_s = [20.0]
 
@@ -89,8 +91,9 @@ def test_the_time_of_a_first_call_is_not_that_of_compiling(jax: VirtualJax) -> N
 
     workload = replace(workload_of(collect), count=steps)
     meter = Meter(workload, dict, Clocks(jax.clock, jax.clock, 76.0))
-    assert meter.check() == pytest.approx(WORK_S, rel=0.01)
+    assert meter.check() == (pytest.approx(20.0 + WORK_S, rel=0.01), pytest.approx(WORK_S, rel=0.01))
     assert workload.processed(1) == 8.0
+    assert meter.warm_up(WarmUp(0.0)).call_s == pytest.approx(WORK_S, rel=0.01)
 
 
 class Agent:

@@ -79,6 +79,6 @@ def test_a_program_for_each_length_fails_the_test(tmp_path: Path) -> None:
     )
     found = {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()}
     (line,) = (each for each in found["test_it[episode]"] if "compiles" in each)
-    assert line.startswith("each call compiles 1 program, none on base; library.total: UniTuple(float64 x ")
+    assert line.startswith("each call compiles 1 program, none on the base; library.total: UniTuple(float64 x ")
     assert " after UniTuple(float64 x " in line
     assert not [each for each in found["test_it[once]"] if "compiles" in each]

@@ -151,7 +151,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     repository.library("head", times=5, more=TODAY)
     repository.commit()
     base = f"HEAD~1 ({repository.git('rev-parse', '--short=12', 'HEAD~1')})"
-    run = repository.against("HEAD~1", "-o", "rlperf_pairs=2..8", "--junitxml=junit.xml", "-v", code=FAILED)
+    brief = ("-o", "rlperf_pairs=2..8", "--rlperf-max-time=4")
+    run = repository.against("HEAD~1", *brief, "--junitxml=junit.xml", "-v", code=FAILED)
     return Compared(repository, run, base)
 
 
@@ -264,7 +265,7 @@ def test_equal_trees_are_the_same_unmeasured(repository: Repository, wording: Wo
     assert {(test["base_call_s"], test["live"]) for test in run.tests.values()} == {(None, None)}
 
 
-@pytest.mark.slow  # test_sides_cases: test_code_is_compared_wherever_it_lies; test_reach: test_grow
+@pytest.mark.slow  # test_sides_cases: test_code_of_another_checkout_is_an_error has such a test; test_reach: test_grow
 def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repository, wording: Wording) -> None:
     """A module that no measured test imports cannot have made it slower."""
     repository.write({"mylib/elsewhere.py": "VALUE = 1\n"})
@@ -297,6 +298,43 @@ def test_code_that_no_import_shows_at_first_is_measured(repository: Repository) 
     run = repository.against("HEAD", "-v")
     assert run.statuses == {"test_twice": "SAME"}
     assert run.tests["test_twice"]["live"]["pairs"]
+
+
+DRAWS = {"random": "random.random()", "numpy": "numpy.random.random()", "torch": "torch.rand(1)"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "libraries"),
+    [
+        ("auto", [*DRAWS]),
+        ("fresh", ["random", "numpy"]),
+        pytest.param(
+            "fresh", ["torch", "numpy"], marks=pytest.mark.slow
+        ),  # each of its processes takes seconds to import it
+    ],
+)
+def test_what_modules_draw_while_they_are_imported_is_alike(
+    repository: Repository, tmp_path: Path, workers: str, libraries: list[str]
+) -> None:
+    """Such as the weights of a policy: without a seed, each process would have other episodes."""
+    more = f"""
+    import os
+    import {", ".join(libraries)}
+
+    with open(os.environ["DRAWN"], "a") as file:
+        print({", ".join(f"float({DRAWS[name]})" for name in libraries)}, file=file)
+    """
+    drawn = tmp_path / "drawn"
+    repository.library("base", more=more)
+    repository.commit()
+    repository.library("head", more=more)
+    brief = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.2", "-o", f"rlperf_workers={workers}")
+    run = repository.against("HEAD", "-k", "work", *brief, DRAWN=str(drawn))
+    assert run.tests["test_work"]["live"]["pairs"]
+    first, *measured = drawn.read_text().splitlines()  # the first is of the run's own process, which has no seed
+    assert len(measured) >= 4
+    assert first not in measured
+    assert len(set(measured)) <= 2  # one driver has another seed
 
 
 @pytest.mark.slow  # test_reach_cases has children of many kinds, test_observation those before the call

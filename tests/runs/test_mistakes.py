@@ -95,7 +95,7 @@ MISTAKES = {
     "no git": Mistake(
         LIBRARY,
         ("--rlperf-against=main",),
-        ("--rlperf-against=main: ", "is in no git working tree", "git init"),
+        ("--rlperf-against=main: ", "is not in a git working tree", "git init"),
         "comparing.md#live-comparisons",
         USAGE,
     ),
@@ -141,7 +141,7 @@ MISTAKES = {
     "unittest": Mistake(
         "import unittest\nclass TestOld(unittest.TestCase):\n    def test_gae(self, rlperf_gae): ...\n",
         (),
-        ("test_gae does not get the fixture 'rlperf_gae': in a class that is no unittest.TestCase",),
+        ("test_gae does not get the fixture 'rlperf_gae': in a class that is not a unittest.TestCase",),
         "writing-tests.md#limits",
     ),
     "benchmark": Mistake(

@@ -216,7 +216,7 @@ def test_the_latest_run_is_shown_without_a_file(
     shown = example.rlperf("show", code=0).out
     assert all(name in shown for name in ("test_sum", "test_max", "latest.json"))
     assert "test_max" not in show("test_it.py::test_sum")
-    assert "test_max" not in show("test_sum", "--html", "page.html")
+    assert show("test_sum", "--html", "page.html") == "wrote page.html\n"
     page = Path("page.html").read_text(encoding="utf-8")
     assert "<dt>tolerance<dd>±3.0 %" in page
     assert "test_max" not in page

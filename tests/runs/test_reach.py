@@ -102,8 +102,10 @@ def test_an_annotation_stands_at_the_changed_line(changed: tuple[Run, Path]) -> 
 
 
 def test_a_page_has_the_function_on_both_sides(changed: tuple[Run, Path]) -> None:
-    """Folded, beside each other."""
-    _, page = changed
+    """Folded, beside each other; the run names the page."""
+    run, page = changed
+    assert f"wrote {page}" in run.out.splitlines()
+    assert "rlperf show --html" not in run.out
     text = page.read_text(encoding="utf-8")
     assert "<summary>lib.py:8 Buffer.sample</summary>" in text
     assert text.count("<details class=difference>") == 1
@@ -176,7 +178,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     (note,) = run.notes("no test of this run runs")
     assert "ppo.py:4 the body of the module" in note
     assert "run.py:4 the body of the module as a program" in note
-    assert len(run.notes("something may run a changed function unseen")) == 1
+    assert len(run.notes("a changed function may run without being observed")) == 1
 
 
 def test_a_script_that_a_test_runs_as_a_program_is_not_named(tmp_path: Path) -> None:

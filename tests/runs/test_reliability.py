@@ -164,11 +164,7 @@ def test_a_guardian_that_is_stopped_does_not_hold_up_the_run(tmp_path: Path) -> 
     """
     run = measure(tmp_path, tests, code=OK, conftest=conftest)
     assert run.statuses == {"test_it": "NEW"}
-    assert (
-        run.out.rstrip()
-        .splitlines()[-1]
-        .startswith("rlperf: the process that ends what tests leave running did not answer")
-    )
+    assert run.out.rstrip().splitlines()[-1].startswith("rlperf: the process that cleans up after tests did not answer")
     assert not _is_running(int((tmp_path / "project" / "left").read_text()))
     assert not list((tmp_path / "tmp").iterdir())
 

@@ -17,7 +17,8 @@ import pytest
 from builders import source, write
 from example import FAILED, OK, USAGE, Example, Run
 
-QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=50%")
+QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.8", "--rlperf-tolerance=50%")
+TIMES = ("--rlperf-findings=counts=off,garbage=off,first_call=off",)  # are all that is looked at
 LEAST = 1.5  # times, of what is three times the work
 
 WORK = """
@@ -126,20 +127,28 @@ def slowdown(run: Run, test: str) -> float:
     return math.exp(sum(ratios) / len(ratios))
 
 
-def test_code_is_compared_wherever_it_lies(tmp_path: Path) -> None:
+@pytest.fixture
+def scattered(tmp_path: Path) -> Project:
+    return Project(tmp_path, {**files(2000), **TESTS}, MYLIB_CONFIG=str(tmp_path / "project" / "config.txt"))
+
+
+def test_code_is_compared_wherever_it_lies(scattered: Project) -> None:
     """Modules of any name, beside tests, in packages with conftests, configs, settings, and files that variables name.
 
-    Changed ones are measured, and each side by its own; where nothing of them differs, nothing is measured.
+    Changed ones are measured, and each side by its own.
     """
-    project = Project(tmp_path, {**files(2000), **TESTS}, MYLIB_CONFIG=str(tmp_path / "project" / "config.txt"))
+    project = scattered
     project.write(files(6000))
-    run = project.against()
+    run = project.against("HEAD", *TIMES)
     assert set(run.tests) == NAMES
     assert {name: slowdown(run, name) > LEAST for name in NAMES} == dict.fromkeys(NAMES, True)
 
-    project.commit()
-    project.write({"NOTES.md": "as fast as before", "mylib/unused.py": "pass"})
-    run = project.against(code=OK)
+
+@pytest.mark.slow  # test_reach_cases: test_a_test_that_runs_nothing_of_the_change_is_spared; test_reach: test_grow
+def test_code_that_does_not_differ_is_not_measured_wherever_it_lies(scattered: Project) -> None:
+    """However much else does."""
+    scattered.write({"NOTES.md": "as fast as before", "mylib/unused.py": "pass"})
+    run = scattered.against(code=OK)
     assert run.statuses == dict.fromkeys(NAMES, "SAME")
     assert run.codes == dict.fromkeys(NAMES, "code")
 
@@ -158,7 +167,7 @@ def test_what_only_some_processes_read_is_measured(tmp_path: Path, name: str) ->
     modules = {f"mylib/{each}.py": WORK.format(calls=2000) for each in "ab"}
     project = Project(tmp_path, {"mylib/__init__.py": make, **modules, "test_perf.py": test})
     project.write({f"mylib/{name}.py": WORK.format(calls=6000)})
-    assert project.against(code=None).tests["test_task"]["live"] is not None
+    assert project.against("HEAD", *TIMES, code=None).tests["test_task"]["live"] is not None
 
 
 IGNORES = """
@@ -194,7 +203,7 @@ def ignoring(tmp_path_factory: pytest.TempPathFactory) -> Ignoring:
     project.write({".env": "3000", "mylib.py": f"{IGNORES}# a comment\n"})
     project.write({".gitignore": ".env\nlarge/\n", **{f"large/{number}": "" for number in range(2001)}})
     plugins, path = ("pytest_benchmark.plugin", "rlperf"), f"{tools}:{os.environ['PATH']}"
-    run = project.against("HEAD", "-o", "rlperf_reach=off", plugins=plugins, PATH=path)
+    run = project.against("HEAD", *TIMES, "-o", "rlperf_reach=off", plugins=plugins, PATH=path)
     return Ignoring(run, asked.read_text("utf-8").splitlines())
 
 
@@ -273,7 +282,7 @@ def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[
     """A call that fails in its process's 20th call fails its test, though it is then being counted."""
     project = Project(tmp_path, {"mylib.py": WORK.format(calls=200), "test_perf.py": FAILS})
     project.write({"mylib.py": WORK.format(calls=400)})
-    run = project.pytest(*arguments, *QUICK, "--rlperf-max-time=0.1", code=FAILED)
+    run = project.pytest(*arguments, *QUICK, "--rlperf-max-time=5", code=FAILED)
     assert run.statuses == {"test_work": "ERROR"}
     assert "at the 20th call" in run.reasons["test_work"]
     assert "RuntimeError: at the 20th call" in run.error("test_work")

@@ -158,6 +158,24 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
     assert "harmless" not in note
 
 
+@pytest.mark.slow  # it waits 20 s; test_idle_time has the clock's part
+def test_a_call_that_waits_in_copies_is_measured_in_a_new_interpreter(tmp_path: Path) -> None:
+    """As a call does that needs the threads of a pool, which a module has begun and a copy lacks."""
+    tests = """
+        import os
+        import threading
+
+        IMPORTED_BY = os.getpid()
+
+        def test_pool(rlperf):
+            rlperf(lambda: None if os.getpid() == IMPORTED_BY else threading.Event().wait())
+    """
+    run = project(tmp_path, tests, "").pytest("--rlperf", "--rlperf-max-time=8", code=OK)
+    assert run.statuses == {"test_pool": "NEW"}
+    (note,) = run.notes("new interpreters")
+    assert "computed nothing within 20 s" in note
+
+
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which workers die, and between them tests in which they do not."""

@@ -121,11 +121,11 @@ def test_compared_with_stored_baselines_and_the_run_fails(tmp_path: Path) -> Non
             "test_it.py": "from work import work\n\ndef test_work(rlperf):\n    rlperf(work)\n",
         },
     )
-    example.pytest("--rlperf-save-baseline", "--rlperf-max-time=1", code=OK)
+    example.pytest("--rlperf-save-baseline", "--rlperf-max-time=0.5", code=OK)
     (baseline,) = (example.root / "baselines").rglob("*.json")
     assert "test_it.py::test_work" in json.loads(baseline.read_text(encoding="utf-8"))["results"]
     example.write({"work.py": "TIMES = 3\n\ndef work():\n    return sum(range(2000 * TIMES))\n"})
-    run = example.pytest("--rlperf", "--rlperf-max-time=1", "-v", code=FAILED)
+    run = example.pytest("--rlperf", "--rlperf-max-time=0.5", "-v", code=FAILED)
     assert run.statuses == {"test_work": "SLOWER"}
     estimate = run.tests["test_work"]["verdict"]["estimate"]
     assert 1.2 < estimate["low"] <= estimate["ratio"] <= estimate["high"]

@@ -67,7 +67,7 @@ PROCESSES = {"run", "pair", "worker"}
 LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Barrier", "ThreadPoolExecutor", "ProcessPoolExecutor"}
 # In `run/` a test's way is read from top to bottom: each of these returns what the one before asks it for.
 WAY = ("run.loop", "run.measure", "run.observation", "run.compare", "run.selfcheck", "run.pairs", "run.test")
-WAY_TO_PROCESSES = ("run.base_sides", "run.drivers", "run.endpoints")
+WAY_TO_PROCESSES = ("run.drivers", "run.endpoints")
 LONGEST_ROW = 9  # modules of a room, of which each imports the next
 LONGEST_FUNCTION = 40  # lines
 # Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
@@ -80,7 +80,7 @@ PLACES = {
     "scipy": ("judge.stats",),
     f"{PACKAGE}.judge": ("judge", "run", "cli", "plugin"),
     # What waits for git, pip and builds, before the loop of a run begins.
-    f"{PACKAGE}.sides.prepare": ("sides", "run.loop", "run.bisect", "run.base_sides", "report.terminal"),
+    f"{PACKAGE}.sides.prepare": ("sides", "run.loop", "run.bisect", "report.terminal"),
 }
 TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)

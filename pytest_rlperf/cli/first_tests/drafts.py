@@ -21,7 +21,7 @@ KINDS = {
     "rlperf": "call",
 }
 _SIZES = {"stored": "[1_000, 10_000, 100_000]", "num_envs": "[8, 64]"}
-"""Measured at each: scans of all that is stored, and work for each env, show at these alone."""
+"""Tests are parametrised with these sizes: only they show scans of all that is stored, and work for each env."""
 
 _VERSIONS = 4  # of a test, at most
 _LONG = 100  # characters of a line

@@ -86,7 +86,7 @@ def _exported(of: type, registered: Iterable[Any]) -> bool:
 
 
 def tell_of_abstract_classes(project: OwnProject) -> None:
-    """Tell that only the subclasses of a named abstract class can be measured."""
+    """Report named classes that are abstract as skipped, with a subclass that can be measured, if there is one."""
     for _, name, of in project.definitions():
         if inspect.isabstract(of) and project.is_wanted(of):
             missing = ", ".join(sorted(of.__abstractmethods__))

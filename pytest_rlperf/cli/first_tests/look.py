@@ -67,7 +67,8 @@ def _refuse_writing(root: str) -> None:
         if writes and isinstance(path, (str, bytes, os.PathLike)):
             place = os.path.realpath(os.fsdecode(path))
             if place.startswith(root + os.sep):
-                raise PermissionError(f"rlperf init lets nothing write {os.path.relpath(place, root)} while it looks")
+                written = os.path.relpath(place, root)
+                raise PermissionError(f"rlperf init lets no module write {written} while it imports the project")
 
     sys.addaudithook(audit)
 
@@ -94,7 +95,7 @@ def _imported(orders: Orders) -> OwnProject:
             first, *_ = str(error).splitlines() or [""]
             reason = f"importing it fails: {type(error).__name__}{first and ': '}{first:.200}"
             if isinstance(error, SystemExit):
-                reason += "; put what it runs below if __name__ == '__main__'"
+                reason += "; move the code that it runs below if __name__ == '__main__'"
         if not source.is_test and not reason and (line := _loop_of_program(source.path)):
             _tell(
                 place=f"{os.path.relpath(source.path)}:{line}",

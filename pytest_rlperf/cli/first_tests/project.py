@@ -18,10 +18,10 @@ _FOREIGN = {"builtins", "collections", "torch", "flax"}  # their methods are not
 
 
 class Tell(Protocol):
-    """A function that tells the reading process that something begins, or is skipped and why."""
+    """A function that sends a fact to the reading process: that something begins, or is skipped and why."""
 
     def __call__(self, *, begins: str = "", place: str = "", reason: str = "") -> None:
-        """Tell one of these."""
+        """Send one of these facts."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def search(root: Path, names: Iterable[str], known: Iterable[str]) -> Search:
 
 
 def _tell_of_lacking(result: Search, wanted: Iterable[tuple[str, str]]) -> None:
-    """Tell why named objects have no draft, if nothing else tells it; LookupError if none has one."""
+    """Add why named objects have no draft, if no other reason was reported; LookupError if none has one."""
     found = {name for draft in result.drafts for _, name in draft.uses[-1:]}
     for module, name in [each for each in wanted if each[1] not in found and not result.skipped]:
         reason = "has no step and reset, sample, update or collect: rlperf(lambda: …) measures any call of it"
@@ -152,7 +152,7 @@ def _wanted(name: str, sources: Mapping[str, tuple[SourceFile, Path]]) -> tuple[
     known = ", ".join([each.name for each in own][:10])
     what = f"no module {place} to look at" if place and wanted else f"{name} is not MODULE:NAME"
     left_out = "tests, examples and files that begin with _ are left out"
-    raise LookupError(f"{what}; there is: {known or 'no file'} ({left_out})")
+    raise LookupError(f"{what}; available: {known or 'no file'} ({left_out})")
 
 
 # --------------------------------------------------------------------------- modules

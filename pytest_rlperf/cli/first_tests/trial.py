@@ -127,4 +127,4 @@ def _why(found: Told[Tried]) -> str:
     lines = [line.strip() for line in found.output.splitlines() if line.strip()]
     where = [line for line in lines if "while loading conftest" in line]
     named = [line.removeprefix("E ").strip() for line in lines if re.search(r"error: |Error: |^ERROR", line)]
-    return f"pytest cannot run the tests, it {found.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"
+    return f"pytest cannot run the tests: it {found.ended}: {' '.join([*where[:1], *(named or lines)[-1:]]):.300}"

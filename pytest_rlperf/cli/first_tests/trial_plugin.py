@@ -37,13 +37,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Tell which tests the project's settings deselect."""
+    """Send which tests the project's settings deselect."""
     for item in items:
         messages.send(Tried(ends=item.nodeid, error=DESELECTED))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Tell that a test begins."""
+    """Send that a test begins."""
     messages.send(Tried(begins=nodeid))
 
 
@@ -98,7 +98,7 @@ _OBSERVED = pytest.StashKey[_Observer]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell how a test ended, by its first phase that failed, or by its call."""
+    """Send how a test ended, by its first phase that failed, or by its call."""
     report = yield
     if report.when == "call" or not report.passed:
         observer = item.stash.get(_OBSERVED, None)
@@ -111,7 +111,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Tell which file could not be imported, with the line of the failing import."""
+    """Send which file could not be imported, with the line of the failing import."""
     if report.failed:
         text = str(report.longrepr)
         lines = re.findall(r"^(\S+\.py):(\d+): in ", text, re.MULTILINE)

@@ -3,7 +3,7 @@
 A module has the adapters of its library, and ``LIBRARY``, the table of what they adapt, of the classes whose steps
 are counted, and of the file of tests that the suite runs and ``rlperf init`` writes. It imports the library only
 within functions, so reading the tables loads no library. To add a library, add a module here, a file of tests to the
-suite, and a page to the documentation.
+suite, and a section to docs/libraries.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class EnvPoolStepper(AutoresetStepper):
         if env.is_async or not hasattr(env, "observation_space") or config["max_num_players"] != 1:
             raise ComponentError(
                 "rlperf_vecenv_step supports EnvPool's gymnasium interface, and pools of one player that step all envs "
-                "at once; for others give a function without arguments: rlperf_vecenv_step(step, num_envs=…)"
+                "at once; for others, pass a zero-argument function: rlperf_vecenv_step(step, num_envs=…)"
             )
         num_envs = config["num_envs"]
         specs = env.spec.action_array_spec

@@ -121,13 +121,13 @@ def _updater(agent: Any, batch_size: int) -> Updater:
     """Return calls of ``agent._update``, which is one gradient step; its argument is the seed to sample with."""
     if agent.batch_size != batch_size:
         raise ComponentError(
-            f"the agent samples {agent.batch_size} transitions an update, not batch_size={batch_size}: "
+            f"the agent samples {agent.batch_size} transitions per update, not batch_size={batch_size}: "
             f"SAC(…, batch_size={batch_size})"
         )
     if len(agent.buffer) < batch_size:
         raise ComponentError(
             f"the agent's buffer holds {len(agent.buffer)} transitions, too few for a batch of {batch_size}: "
-            "agent.buffer.push(…) or push_batch(…) more first"
+            "add more first, by agent.buffer.push(…) or push_batch(…)"
         )
     seeds = count(random.getrandbits(31))
     steps = 3 + bool(agent.auto_entropy)  # the actor, two critics, the temperature
@@ -173,7 +173,7 @@ class RloxLearner(Learner):
     def __init__(self, agent: Any, n_steps: int) -> None:
         if n_steps != agent.config.n_steps:
             raise ComponentError(
-                f"the agent's rollouts are of {agent.config.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), "
+                f"the agent's rollouts have {agent.config.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), "
                 f"or n_steps={agent.config.n_steps}"
             )
         self.owner = agent

@@ -50,8 +50,8 @@ def _autoreset_mode(env: Wrapper) -> str:
     mode = autoreset_mode(env) or "NextStep"
     if mode == "Disabled":
         raise ComponentError(
-            "the vector env does not reset itself (autoreset_mode=DISABLED), and skrl's wrapper resets it but once: "
-            "after their first episodes its envs do not go on. Make it with NEXT_STEP or SAME_STEP"
+            "the vector env does not reset itself (autoreset_mode=DISABLED), and skrl's wrapper resets it only "
+            "once: its envs stop after their first episodes. Make it with NEXT_STEP or SAME_STEP"
         )
     return mode
 
@@ -152,8 +152,8 @@ class SkrlLearner(Learner):
         """Raise ComponentError: the loop is a trainer's."""
         __tracebackhide__ = True
         raise ComponentError(
-            "skrl's agents collect no rollouts, its trainers do: rlperf_train(trainer.train, items=…), the env steps "
-            "that the trainer's timesteps are"
+            "skrl's agents do not collect rollouts, its trainers do: rlperf_train(trainer.train, items=…), with the "
+            "number of env steps"
         )
 
 

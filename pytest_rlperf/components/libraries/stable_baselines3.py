@@ -117,7 +117,7 @@ class PpoRoller(Roller):
             raise ComponentError("the agent has no env to collect from: agent.set_env(env)")
         if n_steps != agent.n_steps:
             raise ComponentError(
-                f"the agent's rollouts are of {agent.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), or "
+                f"the agent's rollouts have {agent.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), or "
                 f"rlperf_ppo_collect(agent, n_steps={agent.n_steps})"
             )
         self.n_steps = n_steps

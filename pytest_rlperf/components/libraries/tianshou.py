@@ -47,9 +47,8 @@ class TianshouStepper(AutoresetStepper):
     def __init__(self, env: BaseVectorEnv, seed: int) -> None:
         if env.is_async:
             raise ComponentError(
-                "the vector env waits for some of its workers only: give a function without "
-                "arguments that steps it, and how many envs a "
-                "call steps, rlperf_vecenv_step(step, num_envs=…)"
+                "the vector env waits only for some of its workers: pass a zero-argument function that steps it, and "
+                "how many envs a call steps, rlperf_vecenv_step(step, num_envs=…)"
             )
         self._seed = seed
         spaces = env.action_space
@@ -100,10 +99,9 @@ def _updater(trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: in
 
     if isinstance(trainer, OffPolicyAlgorithm):
         raise ComponentError(
-            f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; give rlperf_sac_update its "
-            "trainer, "
-            "algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a function "
-            "without arguments"
+            f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; pass rlperf_sac_update its "
+            "trainer, algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a "
+            "zero-argument function"
         )
     owner: Any = SimpleNamespace(algorithm=trainer.algorithm, buffer=trainer.params.training_collector.buffer)
     if not isinstance(owner.algorithm, SAC | DiscreteSAC):
@@ -134,12 +132,11 @@ class TianshouRoller(Roller):
         collector = agent.params.training_collector if isinstance(agent, OnPolicyTrainer) else agent
         if isinstance(collector, AsyncCollector):
             raise ComponentError(
-                "an AsyncCollector collects more steps than n_steps; give rlperf_ppo_collect a "
-                "function without arguments, and the env "
-                "steps it collects: rlperf_ppo_collect(collect, items=2048)"
+                "an AsyncCollector collects more steps than n_steps; pass rlperf_ppo_collect a zero-argument "
+                "function, and the number of env steps that it collects: rlperf_ppo_collect(collect, items=2048)"
             )
         if isinstance(agent, OnPolicyTrainer) and collector.policy is not agent.algorithm.policy:
-            raise ComponentError("the trainer's collector has another policy than the algorithm that is trained")
+            raise ComponentError("the trainer's collector has a different policy from the algorithm that is trained")
         self._collector: Any = collector
         self.n_steps = n_steps
         self.num_envs: int = collector.env_num
@@ -199,7 +196,7 @@ class TianshouLearner(Learner):
         collected = trainer.params.collection_step_num_env_steps
         if collected != self.env_steps():
             raise ComponentError(
-                f"a training step of the trainer's collects {collected} env steps, not {n_steps} of each of "
+                f"a training step of the trainer collects {collected} env steps, not {n_steps} of each of "
                 f"{self.roller.num_envs} envs: OnPolicyTrainerParams(…, collection_step_num_env_steps="
                 f"{self.env_steps():.0f})"
             )

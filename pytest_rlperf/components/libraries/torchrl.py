@@ -266,7 +266,7 @@ def _check_collector(collector: BaseCollector, n_steps: int) -> None:
         )
     for option in ("replay_buffer", "trajs_per_batch", "split_trajs", "init_random_frames"):
         if getattr(collector, option, None) not in (None, False, 0):  # an empty buffer is false
-            raise ComponentError(f"the {name} has {option}, so a call is no rollout of its policy: make it without")
+            raise ComponentError(f"the {name} has {option}, so a call is not its policy's rollout: make it without")
     if n_steps != collector.frames_per_batch:
         raise ComponentError(
             f"the {name} collects {collector.frames_per_batch} steps of each of {collector.n_env} envs, not {n_steps}: "

@@ -178,6 +178,17 @@ def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFi
     assert ("verdict" in header, set(rule), len(rows)) == (True, set("|:- "), 2)
 
 
+def test_a_page_is_named_in_place_of_the_table(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line has the page's name; another format is printed as it is, for the program that reads it."""
+    pytest.importorskip("jinja2")
+    path, page = save("run.json", SLOWER, SAME), tmp_path / "page.html"
+    assert main(["show", path, "--html", str(page)]) == Exit.SLOWER
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    assert "test_update" in page.read_text(encoding="utf-8")
+    assert main(["show", path, "--format=pytest-benchmark", "--html", str(page)]) == Exit.SLOWER
+    assert len(json.loads(capsys.readouterr().out)["benchmarks"]) == 2
+
+
 @pytest.mark.parametrize(
     ("patterns", "code"),
     [

@@ -293,6 +293,8 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     """All sessions, those the file no longer has too; the change, its commits and the search."""
     pytest.importorskip("jinja2")
     assert main(["history", "--html", "out/history.html"]) == 0
+    assert capsys.readouterr().out == "wrote out/history.html\n"
+    assert main(["history"]) == 0
     text = capsys.readouterr().out
     six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
     assert re.search(rf"slower \+10\.0 % \[\+8\.9 %, \+11\.1 %\] .*\bpairs, from {six} to {seven}: 2 ", text)

@@ -641,6 +641,24 @@ def test_an_import_that_fails(package: Path, monkeypatch: pytest.MonkeyPatch, wo
         imports_workload("imported.none").check()
 
 
+@pytest.mark.parametrize(
+    "stderr", ["sys.stderr.close()", "os.close(2)", "sys.stderr = None", "sys.stderr = io.StringIO()"]
+)
+def test_an_import_that_takes_stderr_away(package: Path, stderr: str) -> None:
+    """In a new interpreter the module may do with it what it wants: its files are known all the same."""
+    there = f"import io, os, sys\nif 'pytest' not in sys.modules:\n    {stderr}\n"
+    (package / "working.py").write_text(there, encoding="utf-8")
+    imports_workload("imported").check()
+
+
+def test_an_import_that_ends_its_interpreter(package: Path) -> None:
+    """It is an error that says so, although the exit code is that of success."""
+    there = "import os, sys\nif 'pytest' not in sys.modules:\n    os._exit(0)\n"
+    (package / "working.py").write_text(there, encoding="utf-8")
+    with pytest.raises(ComponentError, match="importing imported in a new interpreter ends it with exit code 0"):
+        imports_workload("imported").check()
+
+
 def test_a_thunk_may_compute_gae_of_its_own_data() -> None:
     """A function without parameters is held to shape and finiteness alone."""
     gae_workload(lambda: np.zeros((8, 2)), 8, 2, "numpy").check()

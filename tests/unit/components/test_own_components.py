@@ -405,7 +405,7 @@ def test_a_rollout_of_another_number_of_envs(wording: Wording) -> None:
     """It is an error that names the steps of all envs; of two numbers that are held, `env` has the agent's."""
     with wording.raises(ComponentError):
         ppo_workload(Collector(FLAT[0], env=VectorEnv(num_envs=3)), 8).check()
-    with pytest.raises(ComponentError, match=r"expected 8 rows\. For one of"):
+    with pytest.raises(ComponentError, match=r"expected 8 rows\. If it has"):
         ppo_workload(Collector(FLAT[0], train_env=VectorEnv(num_envs=4), eval_env=VectorEnv(num_envs=1)), 8).check()
     ppo_workload(Collector(FLAT[0], eval_env=VectorEnv(num_envs=1), env=VectorEnv(num_envs=4)), 8).check()
 

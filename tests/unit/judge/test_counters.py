@@ -582,7 +582,7 @@ def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
     found = combine(verdict(status), THEN, MORE, GATES)
     assert found.status is Status.SLOWER
     assert (found.reason.code, found.by_counts) == ("counters", True)
-    assert verdict_message(found) == f"aten::mm 9 → 12\ntime alone: {status.value}, why"
+    assert verdict_message(found) == f"aten::mm 9 → 12\nby time only: {status.value}, why"
     assert found.estimate == verdict(status).estimate
     assert found.counters == (CounterChange(WHOLE, "ops:aten::mm", 9, 12),)
     assert found.fails(strict=False)

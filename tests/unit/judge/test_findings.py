@@ -93,7 +93,7 @@ def test_growth_without_a_base_is_a_note() -> None:
         pytest.param(growing({}), [], id="nothing grows"),
         pytest.param(
             growing({"objects": 1.0}),
-            ["growth!: each call leaves 1 block of Python memory more than on base"],
+            ["growth!: each call leaves 1 block of Python memory more than on the base"],
             id="an object",
         ),
         pytest.param(growing({"objects": 10.0}, {"objects": 10.0}), [], id="both sides grow alike"),
@@ -102,12 +102,12 @@ def test_growth_without_a_base_is_a_note() -> None:
         pytest.param(growing({"private_bytes": 100.0}), [], id="less memory in all than an allocator takes at once"),
         pytest.param(
             growing({"private_bytes": 4096.0, "device_bytes": 512.0}),
-            ["growth!: each call leaves 4.10kB of memory, 512B of device memory more than on base"],
+            ["growth!: each call leaves 4.10kB of memory, 512B of device memory more than on the base"],
             id="memory",
         ),
         pytest.param(
             growing({"shared_blocks": 1.0, "shared_bytes": 4096.0}, {"shared_blocks": 0.1}),
-            ["growth!: each call leaves 0.9 blocks of shared memory, 4.10kB of shared memory more than on base"],
+            ["growth!: each call leaves 0.9 blocks of shared memory, 4.10kB of shared memory more than on the base"],
             id="shared memory",
         ),
         pytest.param(
@@ -115,7 +115,7 @@ def test_growth_without_a_base_is_a_note() -> None:
         ),
         pytest.param(
             growing({"shared_blocks": 1.006}),
-            ["growth!: each call leaves 1 block of shared memory more than on base"],
+            ["growth!: each call leaves 1 block of shared memory more than on the base"],
             id="about one block",
         ),
         pytest.param(growing({"shared_blocks": 0.002}), [], id="two blocks of shared memory in all"),
@@ -123,13 +123,13 @@ def test_growth_without_a_base_is_a_note() -> None:
             growing({"temporary_files": 1.0, "temporary_bytes": 1e4, "segments": 2.0, "segment_bytes": 8192.0}),
             [
                 "growth!: each call leaves 1 temporary file, 10.0kB of temporary files, "
-                "2 System V segments or semaphores, 8.19kB of System V segments more than on base"
+                "2 System V segments or semaphores, 8.19kB of System V segments more than on the base"
             ],
             id="on the machine",
         ),
         pytest.param(
             growing({"open_files": 0.01}),
-            ["growth!: each call leaves 0.01 open files more than on base"],
+            ["growth!: each call leaves 0.01 open files more than on the base"],
             id="a file in 100",
         ),
         pytest.param(
@@ -137,7 +137,7 @@ def test_growth_without_a_base_is_a_note() -> None:
                 [[Reading(usage(0), usage(0)), *(Reading(usage(n), replace(usage(n), threads=6)) for n in CALLS[1:])]]
                 * 3
             ),
-            ["threads!: works with 6 threads, 3 on base"],
+            ["threads!: works with 6 threads, 3 on the base"],
             id="more threads from the start",
         ),
     ],
@@ -157,16 +157,16 @@ def counted(**values: tuple[int, int]) -> Counting:
 @pytest.mark.parametrize(
     ("was", "now", "expected"),
     [
-        ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on base)"),
-        ({"garbage_files": (4, 4)}, {"garbage_files": (6, 6)}, "6 open files (4 on base)"),
+        ({"garbage_files": (0, 0)}, {"garbage_files": (4, 4)}, "4 open files (0 on the base)"),
+        ({"garbage_files": (4, 4)}, {"garbage_files": (6, 6)}, "6 open files (4 on the base)"),
         ({"garbage_files": (1, 1)}, {"garbage_files": (0, 0)}, ""),
         ({"garbage_files": (0, 2)}, {"garbage_files": (2, 4)}, ""),
-        ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on base)"),
+        ({"garbage_bytes": (1000, 2000)}, {"garbage_bytes": (400_000, 500_000)}, "400kB of memory (2.00k on the base)"),
         ({"garbage_bytes": (0, 0)}, {"garbage_bytes": (200_000, 200_000)}, ""),
         (
             {"garbage_bytes": (0, 0), "garbage": (0, 0)},
             {"garbage_bytes": (36_000, 36_000), "garbage": (1, 1)},
-            "36.0kB of memory (0 on base)",
+            "36.0kB of memory (0 on the base)",
         ),
         ({"garbage_bytes": (0, 0), "garbage": (0, 0)}, {"garbage_bytes": (36_000, 36_000), "garbage": (9, 9)}, ""),
         ({}, {"garbage_processes": (1, 1)}, ""),
@@ -184,11 +184,16 @@ def test_what_a_call_leaves_to_the_collector(
 @pytest.mark.parametrize(
     ("head", "base", "expected"),
     [
-        pytest.param({"compiled": 1.0}, {}, ["compiles!: each call compiles 1 program, none on base"], id="each call"),
+        pytest.param(
+            {"compiled": 1.0}, {}, ["compiles!: each call compiles 1 program, none on the base"], id="each call"
+        ),
         pytest.param({"compiled": 0.02}, {"compiled": 0.01}, [], id="two for the whole pair"),
         pytest.param({"compiled": 1.0}, {"compiled": 1.0}, [], id="both sides"),
         pytest.param(
-            {"compiled": 0.5}, {"compiled": 0.1}, ["compiles!: each call compiles 0.5 programs, 0.1 on base"], id="more"
+            {"compiled": 0.5},
+            {"compiled": 0.1},
+            ["compiles!: each call compiles 0.5 programs, 0.1 on the base"],
+            id="more",
         ),
     ],
 )
@@ -213,8 +218,8 @@ def test_what_each_counted_call_compiles_is_found() -> None:
     assert found is not None
     assert found.gates
     assert finding_line(found.line) == (
-        f"each call compiles 1 program, none on base; static: {why}; lib.total: int64 after none; "
-        "lib.inner: made anew for the same types; lib.first"
+        f"each call compiles 1 program, none on the base; static: {why}; lib.total: int64 after none; "
+        "lib.inner: compiled again for the same types; lib.first"
     )
     assert compiles.of_counts(counted(recompiles=(1, 1)), counted(recompiles=(1, 1)), live, Policy()) is None
     assert compiles.of_counts(counted(recompiles=(0, 0)), counted(recompiles=(0, 1)), live, Policy()) is None
@@ -236,7 +241,7 @@ def test_what_waits_for_the_collector_is_found() -> None:
         return live_of([readings] * 3)
 
     (found,) = lines(waiting(80 << 20, 1 << 20))
-    assert found == "growth!: each call leaves 204kB that wait for the garbage collector more than on base"
+    assert found == "growth!: each call leaves 204kB that wait for the garbage collector more than on the base"
     assert lines(waiting(80 << 20, 40 << 20)) == []
     assert lines(waiting(8 << 20, 0)) == []
 
@@ -263,7 +268,7 @@ def test_what_the_first_calls_keep_for_good_hides_no_growth() -> None:
         for reading in readings
     ]
     assert lines(live_of([readings] * 3)) == []
-    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 block of Python memory more than on base"]
+    assert lines(live_of([grown] * 3)) == ["growth!: each call leaves 1 block of Python memory more than on the base"]
     short = grown[:3]
     assert lines(live_of([grown, grown, short])) == lines(live_of([grown] * 2))
     assert growth.hints(live_of([grown, short, short]))
@@ -278,7 +283,7 @@ def test_a_pair_that_is_too_short_hints_at_growth() -> None:
     assert growth.hints(live)
     longer = tuple(Reading(usage(calls), usage(calls, objects=2.0)) for calls in CALLS)
     assert lines(replace(live, longer=longer)) == [
-        "growth!: each call leaves 2 blocks of Python memory more than on base"
+        "growth!: each call leaves 2 blocks of Python memory more than on the base"
     ]
     assert not growth.hints(growing({}))
     assert growth.hints(growing({"open_files": 0.00125}))  # one within a pair proves nothing
@@ -379,7 +384,7 @@ def test_large_counts_are_written_without_exponents() -> None:
     assert units.number(1824.0, 3) == "1,820"
     assert [units.number(value) for value in (0.0, 3.5e-7, 2e12, -1500.0)] == ["0", "3.5e-07", "2e+12", "-1,500"]
     (line,) = lines(growing({"objects": 1824.0}))
-    assert line == "growth!: each call leaves 1,800 blocks of Python memory more than on base"
+    assert line == "growth!: each call leaves 1,800 blocks of Python memory more than on the base"
 
 
 @pytest.mark.parametrize(
@@ -432,7 +437,8 @@ def test_a_slow_start_is_found() -> None:
     pairs = [replace(builders.pair(0.0), first_call_s=(0.4, 1.6 + 0.1 * n), import_s=(1.0, 1.6)) for n in range(3)]
     slow = replace(live_of([]), pairs=tuple(pairs))
     assert lines(slow) == [
-        "first_call!: the first call takes 1.60 s, 400 ms on base; importing the tests takes 1.60 s, 1.00 s on base"
+        "first_call!: the first call takes 1.60 s, 400 ms on the base; importing the tests takes 1.60 s, 1.00 s on the "
+        "base"
     ]
     assert (
         lines(replace(slow, pairs=tuple(replace(pair, first_call_s=(1.0, 1.4), import_s=(2.0, 2.6)) for pair in pairs)))
@@ -519,7 +525,7 @@ def test_outputs_that_are_not_finite_are_compared(name: str) -> None:
     here, there = connected()
     with here, there:
         m.send(there, m.Answer(1, m.Checked(0.001, 1.0, {}, children=False, output=parts)))
-        answer = m.receive_from_worker(here)
+        answer = m.receive(here, m.FromWorker)
     assert isinstance(answer, m.Answer)
     assert m.answer_to(m.Check(), answer).output == parts
     assert compare([(7, parts, parts)] * 2).outputs is Outputs.EQUAL
@@ -597,7 +603,7 @@ def test_a_file_has_findings_in_words() -> None:
     assert isinstance(run, RunFile)
     found, again = run.tests["a"], run.tests["a"].live
     assert [finding_line(each.line) for each in found.verdict.findings] == [
-        "each call leaves 1 block of Python memory more than on base",
+        "each call leaves 1 block of Python memory more than on the base",
         "returns other numbers from the first call on: output differs",
     ]
     assert again is not None

@@ -483,7 +483,7 @@ def allowed_alarms(size: int) -> int:
 def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> None:
     """Sequences of all noises, changed or not, have the same verdict after as many pairs."""
     generator = np.random.default_rng(4)
-    pairs = np.concatenate([draw(generator, 4) for draw in PAIR_NOISE.values()])
+    pairs = np.concatenate([draw(generator, 2) for draw in PAIR_NOISE.values()])
     pairs += generator.choice([0.0, 0.025, 0.05, 0.1], (len(pairs), 1))
     assert mc.disagreements(pairs, size, placed=placed) == 0
 

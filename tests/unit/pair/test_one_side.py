@@ -15,7 +15,6 @@ from pytest_rlperf.model.measured import Count, Phase, Shape, SliceKind, SliceRe
 from pytest_rlperf.pair.one_side import WORKER_S, measure_one_side
 from pytest_rlperf.pair.pace import BLOCKS_LEAST
 from pytest_rlperf.run.baselines import WORKERS
-from pytest_rlperf.run.results import SideMeasurement
 from pytest_rlperf.timers import FakeClock
 from pytest_rlperf.wire import Alone, Check, CountAll, MeasureAlone, Order, Take, WarmUp
 from pytest_rlperf.worker.rounds import slice_shape
@@ -99,8 +98,8 @@ class Simulated(FakeWorker):
         return self._idle * self._clock.now_ns / 1e9
 
 
-def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
-    return SideMeasurement.alone(order(MeasureAlone(max_time_s, None, None), workers, clock))
+def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> Alone:
+    return order(MeasureAlone(max_time_s, None, None), workers, clock)
 
 
 def order(given: MeasureAlone, workers: list[Simulated], clock: FakeClock) -> Alone:
@@ -118,7 +117,7 @@ def test_a_constant_pace_gives_exact_figures() -> None:
         assert worker.wall.relative_memory == pytest.approx(2e-3 / 80e-6)
         assert worker.items_per_call == 2.0
     assert measured.phases[0].total_s == pytest.approx(measured.traced_call_s)
-    assert measured.notes == ()
+    assert measured.notes == []
 
 
 def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
@@ -189,7 +188,7 @@ def test_a_slow_first_call_does_not_set_the_pace() -> None:
         for worker in workers:
             worker.compiles_s = compiles_s
         measured = measure(workers, clock)
-        assert measured.notes == ()
+        assert measured.notes == []
         slices.append([worker.slices for worker in measured.workers])
     quick, compiled = slices
     assert compiled == quick
@@ -217,7 +216,7 @@ def test_workers_without_much_time(
         worker.compiles_s = compiles_s
     found = measure(workers, clock, max_time_s)
     assert [worker.wall.call_s for worker in found.workers] == [pytest.approx(call_s)] * measured
-    assert found.notes == ((f"{note} (--rlperf-max-time, --rlperf-total-time)",) if note else ())
+    assert found.notes == ([f"{note} (--rlperf-max-time, --rlperf-total-time)"] if note else [])
     if max_time_s < 1:
         assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
 
@@ -246,6 +245,4 @@ def test_two_workers_count_beside_the_time_to_measure(first: Tally, counted: lis
     alone = order(MeasureAlone(6.0, None, CountAll(1.0, 6.0)), workers, clock)
     assert [worker.counted for worker in workers] == counted
     assert alone.tallies == [worker.tally for worker in workers if worker.counted]
-    assert (
-        measure([Simulated(quiet, 0.2) for _ in range(3)], quiet, 6.0).workers == SideMeasurement.alone(alone).workers
-    )
+    assert measure([Simulated(quiet, 0.2) for _ in range(3)], quiet, 6.0).workers == alone.workers

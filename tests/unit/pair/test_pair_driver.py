@@ -71,9 +71,9 @@ class FakeTemplate(Template):
         super().__init__(settings, Guardian.joined(0, str(scratch), -1), 60.0, copy=(0, here), master=run)
         self.workers: list[FakeWorker] = []
 
-    def wait_ready(self) -> None:
+    def wait_ready(self) -> wire.Ready:
         """Have collected."""
-        self.collected = wire.Ready(PROTOCOL, [self.name])
+        return wire.Ready(PROTOCOL, [self.name])
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
         if isinstance(message, wire.Quit):

@@ -236,8 +236,12 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
     with unchanged(agent):
         for phases, owner, says in (
             ({"critic": "update_critic", "append": "append"}, deque(), "the deque has no 'update_critic'"),
-            ({"append": "append"}, deque(), "the deque takes no attributes, and the NoneType holds it in none"),
-            ({"as": "start.bit_length"}, range(3), "the int takes no attributes, and the range holds it in none"),
+            ({"append": "append"}, deque(), "the deque takes no attributes, and no attribute of the NoneType holds it"),
+            (
+                {"as": "start.bit_length"},
+                range(3),
+                "the int takes no attributes, and no attribute of the range holds it",
+            ),
             ({"nothing": []}, agent, "phase 'nothing': an empty list names nothing to time"),
             ({"as": "deque.append"}, sys.modules["collections"], "cannot be timed: .*deque.*; put a timer around"),
         ):

@@ -70,7 +70,7 @@ def test_sixty_tests_are_all_there_the_slower_ones_first() -> None:
         (Status.SLOWER, BASE, False, ["Measure it again", "Find the commit that made it slower"]),
         (Status.SLOWER, HEAD, False, ["Measure it again"]),
         (Status.SLOWER, None, False, ["Measure it again"]),
-        (Status.SLOWER, None, True, ["Measure it again", "Show its course over commits"]),
+        (Status.SLOWER, None, True, ["Measure it again", "Show its history over commits"]),
         (Status.SAME, BASE, True, ["Measure it again"]),
     ],
 )
@@ -85,6 +85,19 @@ def test_a_slower_test_says_how_to_find_its_commit(
     assert re.findall(r"<h4>(.*?)</h4>", page) == effects
     search = f"rlperf bisect {BASE[:12]}..{HEAD[:12]} t.py::test_a"
     assert (f"<code>{search}</code>" in whole(page)) == (effects[1:2] == ["Find the commit that made it slower"])
+
+
+def test_a_narrow_window_leaves_columns_out_as_a_terminal_does() -> None:
+    """The less a column matters, the wider the window that it needs; tests, verdicts and changes always stay."""
+    page = render(compared("t.py::test_a"), compared("t.py::test_b"))
+    (head,) = re.findall("<thead><tr>(.*?)</tr>", page)[:1]
+    titles = re.findall(r"<th[^>]*>([^<]+)", head)
+    hides = re.findall(r"max-width: ([\d.]+)rem\) { #verdict-table :is\(th, td\):nth-child\((\d+)\)", page)
+    widths = {titles[int(number) - 1]: float(width) for width, number in hides}
+    assert titles[:3] == ["test", "verdict", "change 99 % CI"]
+    assert list(widths) == ["median", "baseline", "items/s"]
+    assert sorted(widths.values()) == list(widths.values())
+    assert not {*titles[:3]} & {*widths}
 
 
 def test_the_page_loads_nothing() -> None:

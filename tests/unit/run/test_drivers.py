@@ -19,7 +19,7 @@ from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Sides
 from pytest_rlperf.run.drivers import KEPT_MOST, PAIR_NAMES, Drivers, Processes
-from pytest_rlperf.run.endpoints import BrokenError, DriverLostError, StoppedError, ask
+from pytest_rlperf.run.endpoints import Answered, BrokenError, DriverLostError, StoppedError
 from pytest_rlperf.run.schedule import Job, Spawn, Steps
 from pytest_rlperf.spawn.variables import library_variables
 
@@ -272,6 +272,16 @@ def sets_a_variable(start: wire.Start) -> wire.Ready:
     return msgspec.structs.replace(collected(start), variables={**library_variables(), "OMP_WAIT": "1"})
 
 
+def test_what_base_has_collected_is_found_out_once(pool: Pool) -> None:
+    """Each test asks for it, before its turn and in it; another test may have the driver by then."""
+    pool.run(pool.drivers.check_collected(["test"]))
+    pool.lease(observes=True)
+    pool.run(pool.drivers.check_collected(["test"]))
+    with pytest.raises(SideError, match="none of the 1 measured tests"):
+        pool.run(pool.drivers.check_collected(["other"]))
+    assert len(pool.known.drivers) == 1
+
+
 @pytest.mark.parametrize(
     "known",
     [
@@ -407,11 +417,11 @@ def test_what_comes_before_an_answer_is_passed_on(pool: Pool) -> None:
     driver.show, driver.reports = seen.append, seen
     before = [lambda _: wire.Step("checking"), lambda _: reported, lambda number: wire.Answer(number - 1, [5.0])]
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
-    assert pool.run(ask(driver, wire.EndIdle())) == [[1.0, 2.0]]
+    assert pool.run(iter(driver.give(wire.EndIdle()))) == [Answered([1.0, 2.0])]
     assert seen == ["checking", reported]
     driver.give_back()
     pool.known.answer = answering(*before, lambda number: wire.Answer(number, [1.0, 2.0]))
-    pool.run(ask(driver, wire.EndIdle()))
+    pool.run(iter(driver.give(wire.EndIdle())))
     assert seen == ["checking", reported]
 
 
@@ -431,7 +441,7 @@ def test_an_order_that_is_not_carried_out_is_an_error(
     driver = pool.lease()
     pool.known.answer = lambda driver, order: answer(order.number)
     with pytest.raises(error) as caught:
-        pool.run(ask(driver, wire.EndIdle()))
+        pool.run(iter(driver.give(wire.EndIdle())))
     assert type(caught.value) is error
     pool.known.answer = usual
     driver.give_back()
@@ -451,7 +461,7 @@ def test_a_driver_that_is_gone_is_lost(pool: Pool) -> None:
         if die_before:
             driver.die()
         with pytest.raises(DriverLostError) as caught:
-            pool.run(ask(driver, wire.EndIdle()))
+            pool.run(iter(driver.give(wire.EndIdle())))
         assert caught.value.stop == wire.Stop(driver.name, str(caught.value), is_doubtful=True)
         driver.give_back()
         assert pool.lease() is not driver

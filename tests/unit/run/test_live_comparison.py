@@ -450,6 +450,22 @@ def test_slow_first_calls_are_looked_at_in_new_interpreters(compared: Compared, 
     compared.end()
 
 
+def test_the_other_calls_of_a_check_do_not_make_a_start_slow(compared: Compared) -> None:
+    """A check takes up to a hundred steps of an env, each of which may take longer."""
+    pair = builders.pair(0.0, first_call_s=(0.1, 5.0))
+    steps = checked(first_call_s=0.2 + 99 * pair.head.wall.call_s, calls=100)
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if isinstance(order, wire.TakePair):
+            return wire.Taken(pair, [], [None, None])
+        return [checked(), steps] if isinstance(order, wire.CheckAll) else None
+
+    compared.answer = answer
+    (start,) = compared.compare()[1].start_ups
+    assert start.first_call_s == pytest.approx((0.1, 0.2))
+    compared.end()
+
+
 def test_no_first_call_is_looked_at_where_each_call_is_one(compared: Compared) -> None:
     """An import in a new interpreter is measured as a first call already."""
     slow = checked(first_call_s=5.0)

@@ -150,7 +150,7 @@ class Machine:
             return wire.Waiting()
         if isinstance(order, wire.TakePair):
             self._take(driver, order)
-        answer = wire.answer(order.number, self._value(driver, order))
+        answer = wire.Answer(order.number, self._value(driver, order))
         if waiting or self._happens(self.history.late):
             waiting.append(answer)
             return wire.Step("under way")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -110,8 +110,8 @@ def test_modules_that_fail_are_left_out(place: Path) -> None:
 
 def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out are the tree's, packages that differ, the run's own, unsafe ones, plugins, and what is no import's."""
-    files = [PurePosixPath(name) for name in ("a_plugin/hooks.py", "_beside.py", "its.dist-info/RECORD")]
-    entries = [SimpleNamespace(value="a_plugin.hooks:Main", dist=SimpleNamespace(files=files))]
+    files = {"RECORD": "a_plugin/hooks.py,,\n_beside.py,,\nits.dist-info/RECORD,,\n../../../bin/run,,\n"}
+    entries = [SimpleNamespace(value="a_plugin.hooks:Main", dist=SimpleNamespace(read_text=files.get))]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     kept = ["a_library", "a_library.part", "own_extra", "torch.utils.data"]
     dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "_beside", "ray.data", "torch.utils.tensorboard"]

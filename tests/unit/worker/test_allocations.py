@@ -35,9 +35,11 @@ LIBRARY = """
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> ModuleType:
-    write(tmp_path, {"library.py": LIBRARY})
-    spec = importlib.util.spec_from_file_location("library", tmp_path / "library.py")
+def library(tmp_path: Path, request: pytest.FixtureRequest) -> ModuleType:
+    """Return a module of a tree, or one that is installed in it."""
+    folder = tmp_path / "site-packages" if "package" in request.fixturenames else tmp_path
+    write(folder, {"library.py": LIBRARY})
+    spec = importlib.util.spec_from_file_location("library", folder / "library.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -61,6 +63,15 @@ def test_what_a_library_allocates_has_its_line_in_the_code_that_calls_it(library
     """Of code elsewhere the line that allocates is named."""
     assert named(library.copies, 20, tmp_path) == [("library.py", "KEPT.append(copy.deepcopy(TABLE))")]
     assert named(library.copies, 20, tmp_path / "other")[0][0] == "copy.py"
+
+
+@pytest.mark.parametrize(("package", "file"), [("library", "library.py"), ("other", "copy.py")])
+def test_an_installed_package_has_its_own_lines_if_it_is_compared(
+    library: ModuleType, tmp_path: Path, package: str, file: str
+) -> None:
+    """Between two releases, a line of the tests does not tell what has changed."""
+    found = find_allocations(library.copies, None, 20, str(tmp_path), [package], clock=lambda: 0.0)
+    assert found[0].file == file
 
 
 def test_calls_that_keep_much_are_few(library: ModuleType, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from pytest_rlperf.pair.turns import Pair
 from pytest_rlperf.report.table import table_text
 from pytest_rlperf.report.tables import device_tables
 from pytest_rlperf.report.wording import finding_line, verdict_message
-from pytest_rlperf.run.results import PairsMeasured, SideMeasurement, make_result
+from pytest_rlperf.run.results import PairsMeasured, make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.worker.meter import Meter
 from pytest_rlperf.worker.rounds import Clocks
@@ -177,7 +177,8 @@ class VirtualWorker(FakeWorker):
     def carry_out(self, order: wire.Order[Any]) -> Any:
         match order:
             case wire.Check():
-                return checked_in(self.meter.check())
+                first_s, second_s = self.meter.check()
+                return checked_in(first_s, second_s=second_s)
             case wire.WarmUp():
                 return self.meter.warm_up(order)
             case wire.Take(kind):
@@ -194,7 +195,7 @@ def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
         finally:
             for worker in workers:
                 worker.meter.thaw()
-    return make_result("test_it.py::test_it", wire.Called("callable", "update", 1.0), SideMeasurement.alone(alone))
+    return make_result("test_it.py::test_it", wire.Called("callable", "update", 1.0), alone)
 
 
 def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
@@ -238,7 +239,7 @@ def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> 
             pair = Pair(base, head, head_first=True, clock=lambda: gpu.clock.now_ns / 1e9, leftovers=nothing)
             pair.warm_up(wire.WarmAll(3.0))
             taken = pair.take(wire.TakePair(None, 3.0, 0.0, reads=True))
-            return PairsMeasured.of([taken.pair], taken.traced)
+            return PairsMeasured((taken.pair,), tuple(taken.traced))
         finally:
             base.meter.thaw()
             head.meter.thaw()
@@ -247,7 +248,7 @@ def compared(gpu: VirtualGPU, compiling: tuple[bool, bool] = (False, False)) -> 
 @pytest.mark.parametrize(
     ("base", "head", "expected"),
     [
-        (False, True, "each call compiles 1 program, none on base"),
+        (False, True, "each call compiles 1 program, none on the base"),
         (True, True, ""),
         (True, False, ""),
         (False, False, ""),

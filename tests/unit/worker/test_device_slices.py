@@ -259,6 +259,6 @@ def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)
         wire.send(there, wire.Answer(1, record))
-        answer = wire.receive_from_worker(here)
+        answer = wire.receive(here, wire.FromWorker)
         assert isinstance(answer, wire.Answer)
         assert wire.answer_to(wire.Take(kind), answer) == record

@@ -14,9 +14,9 @@ from wording import Wording
 
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.worker.attribution import explain
 from pytest_rlperf.worker.shares import (
     ProfilerBusyError,
+    explain,
     is_environment,
     owner_of_native,
     refuse_company,

@@ -70,8 +70,8 @@ def test_own_modules_that_the_first_call_loads_are_listed(
     wire.send(here, wire.Leave())
     with pytest.raises(Unwound):
         engine.measure(Workload("callable", call, 1.0, "call", call), SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
-    wire.receive_from_worker(here)
-    answer = wire.receive_from_worker(here)
+    wire.receive(here, wire.FromWorker)
+    answer = wire.receive(here, wire.FromWorker)
     assert isinstance(answer, wire.Answer)
     checked = wire.answer_to(wire.Check(), answer)
     assert checked.loaded["rlperf_own"] == str(HERE)
@@ -94,7 +94,7 @@ def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connectio
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert not here.poll()
     engine.send(wire.Started())
-    assert wire.receive_from_worker(here) == wire.Started()
+    assert wire.receive(here, wire.FromWorker) == wire.Started()
 
 
 def test_generators_are_seeded_once_a_test(
@@ -111,7 +111,7 @@ def test_generators_are_seeded_once_a_test(
             patch.delitem(sys.modules, "numpy.random")
             patch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
             engine.begin(1001)
-            engine._seed_loaded()
+            engine.seeds.seed_loaded()
         assert seeds == [1001]
         assert random.random() == random.Random(1001).random()
         monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -179,8 +179,8 @@ def test_calls_are_observed_until_they_bring_nothing_new(
     with pytest.raises(Unwound):
         engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
     assert made == [*["setup", "call"] * calls, "processed"]
-    assert isinstance(wire.receive_from_worker(here), wire.Called)
-    answer = wire.receive_from_worker(here)
+    assert isinstance(wire.receive(here, wire.FromWorker), wire.Called)
+    answer = wire.receive(here, wire.FromWorker)
     assert isinstance(answer, wire.Answer)
     found = wire.answer_to(wire.Observe(2.0, searches=False), answer)
     assert (found.files, found.functions, found.data) == (["/t/own.py"], {"/t/own.py": [3]}, ["/t/read.py"])
@@ -217,7 +217,7 @@ def test_a_report_can_be_read_whatever_the_users_directory_is_called(
             "test_it.py::test_it", ("test_it.py", 3, "test_it"), {}, "failed", "/copies/1/own.py:3", "call"
         )
     )
-    message = wire.receive_from_worker(here)
+    message = wire.receive(here, wire.FromWorker)
     assert isinstance(message, wire.Reported)
     assert pickle.loads(message.report["longrepr"]) == f"{top}/own.py:3"  # noqa: S301 - of this process
 

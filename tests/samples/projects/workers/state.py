@@ -63,7 +63,8 @@ def inherited(config):
         "interpreter": [sys.executable, sys.prefix, sys.exec_prefix, sys.base_prefix, str(sys.flags), sys.warnoptions],
         "bytecode": [sys.dont_write_bytecode, sys.pycache_prefix],
         "filters": [str(each) for each in warnings.filters],
-        "finders": [getattr(each, "__name__", type(each).__name__) for each in sys.meta_path],
+        # Copies have one more of a kind, for PyTorch's threads.
+        "finders": [*dict.fromkeys(getattr(each, "__name__", type(each).__name__) for each in sys.meta_path)],
         "path hooks": [getattr(each, "__qualname__", str(each)) for each in sys.path_hooks],
         "hooks": [sys.excepthook is sys.__excepthook__, sys.unraisablehook is sys.__unraisablehook__],
         "tracing": [sys.gettrace(), sys.getprofile(), faulthandler.is_enabled()],
