@@ -281,8 +281,9 @@ def rlperf_gae(request: pytest.FixtureRequest) -> Measure:
 def rlperf_sac_update(request: pytest.FixtureRequest) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a function that does one.
 
-    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` if you give none. An item is one
-    update. If the fixture cannot see what an update trains, use ``rlperf(update, unit="update", check=…)``.
+    The fixture calls ``agent.update(batch_size)``, with the agent's own ``batch_size`` if you give none, or
+    ``agent.update()`` if it takes nothing. An item is one update. If the fixture cannot see what an update trains, use
+    ``rlperf(update, unit="update", check=…)``.
 
     Raises ComponentError if an update changes nothing that the fixture can see, or makes a parameter NaN or infinite.
     """

@@ -132,6 +132,12 @@ def refusal(function: Callable[..., Any], *arguments: Any) -> str:
     return ""
 
 
+def takes_nothing(function: Any) -> bool:
+    """Whether a function has a signature without parameters."""
+    signature = signature_of(function) if callable(function) else None
+    return signature is not None and not signature.parameters
+
+
 def check_takes(call: str, function: Callable[..., Any], arguments: tuple[Any, ...], instead: str) -> None:
     """Raise ComponentError if ``function`` has a signature that does not take ``arguments``.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.checks import check_count, finished, leaves, signature_of, to_numpy
+from pytest_rlperf.components.checks import check_count, finished, leaves, signature_of, takes_nothing, to_numpy
 from pytest_rlperf.components.contracts import GaeCall
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
@@ -88,7 +88,7 @@ def gae_workload(
 def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
     """Raise ComponentError unless the function takes tensors on a device."""
     __tracebackhide__ = True
-    if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or _takes_nothing(function):
+    if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or takes_nothing(function):
         raise ComponentError(
             f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
             "backend='torch'; give a function with data of its own without device="
@@ -98,7 +98,7 @@ def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
 def _any_gae(function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str) -> GaeCall:
     """Return the call of any other function, with the arguments that its signature names, or of a thunk."""
     __tracebackhide__ = True
-    if _takes_nothing(function):
+    if takes_nothing(function):
         return GaeCall(function, _first_array, is_compared=False)
     args, kwargs = _arguments(function, rollout, backend, device)
     return GaeCall(partial(function, *args, **kwargs), _first_array)
@@ -184,12 +184,6 @@ def takes_rollout(name: str, parameters: Iterable[str], required: Iterable[str])
     meanings = {_MEANINGS.get(parameter.lower()) for parameter in parameters}
     known = all(parameter.lower() in _MEANINGS for parameter in required)
     return known and {"rewards", "values"} <= meanings and bool(re.search("gae|advantage", name.lower()))
-
-
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a function has a signature without parameters."""
-    signature = signature_of(function)
-    return signature is not None and not signature.parameters
 
 
 def _checked(gae: GaeCall, advantages: Any) -> Any:

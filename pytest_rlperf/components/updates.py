@@ -18,6 +18,7 @@ from pytest_rlperf.components.checks import (
     finished,
     leaves,
     signature_of,
+    takes_nothing,
 )
 from pytest_rlperf.components.contracts import Updater, timed_call
 from pytest_rlperf.components.libraries import adapter_for, size_of
@@ -122,7 +123,7 @@ def sac_workload(agent: Any, batch_size: int | None = None) -> Workload:
     update is known, the update must take that many.
     """
     __tracebackhide__ = True
-    if batch_size is None:
+    if batch_size is None and not takes_nothing(attribute(agent, "update")):
         batch_size = size_of(lambda library: library.sac, agent, "batch_size")
     updater = _updater(agent, batch_size)
     update = updater.update
@@ -193,6 +194,8 @@ def _updater(agent: Any, batch_size: int | None) -> Updater:
     method = attribute(agent, "update")
     if make is None and not callable(method):
         return _thunk_updater(agent)
+    if batch_size is None and make is None and takes_nothing(method):
+        return Updater(agent, method)
     if batch_size is None:
         raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which an update samples")
     if make is not None:

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -250,13 +249,23 @@ def _starts_s(checked: Sequence[wire.Checked], usual_s: tuple[float, float]) -> 
 
 
 def _places(base: Iterable[wire.Allocation], head: Iterable[wire.Allocation], least: float) -> tuple[str, ...]:
-    """Return the lines of the head that keep at least ``least`` bytes per call more than equal lines of the base."""
+    """Return the lines of the head that keep at least ``least`` bytes per call more than equal lines of the base.
+
+    If none does, return the files whose lines do together.
+    """
     known = defaultdict[tuple[str, str], float](float)
     for each in base:
         known[each.file, each.code] += each.bytes
-    more = [(each.bytes - known[each.file, each.code], each) for each in head]
-    worth = sorted(((size, each) for size, each in more if size >= least), key=itemgetter(0), reverse=True)
-    return tuple(f"{each.file}:{each.line} ({units.quantity(size)}B a call)" for size, each in worth[:_PLACES_MOST])
+    lines, files = defaultdict[str, float](float), defaultdict[str, float](float)
+    for each in head:
+        more = each.bytes - known[each.file, each.code]
+        lines[f"{each.file}:{each.line}"] += more
+        files[each.file] += max(0.0, more)
+    for sizes in (lines, files):
+        worth = sorted(((size, place) for place, size in sizes.items() if size >= least), reverse=True)
+        if worth:
+            return tuple(f"{place} ({units.quantity(size)}B a call)" for size, place in worth[:_PLACES_MOST])
+    return ()
 
 
 def _imports_more(base: Mapping[str, str], head: Mapping[str, str]) -> bool:

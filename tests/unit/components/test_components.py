@@ -338,6 +338,16 @@ def test_a_sac_agent_and_a_thunk() -> None:
     assert phase_paths(thunk) == paths
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("own", [{}, {"batch_size": 16}])
+def test_an_agent_whose_update_takes_nothing(own: dict[str, int]) -> None:
+    """It is called as it is, whether or not the agent has a batch size."""
+    agent = sac_agent()
+    update = agent.update
+    vars(agent).update(own, update=lambda: update(16))
+    assert sac_workload(agent).check() is not None
+
+
 def torch_agent(update: Callable[[Any], None]) -> Any:
     """Return an agent of one linear layer whose update is ``update``."""
     torch = pytest.importorskip("torch")

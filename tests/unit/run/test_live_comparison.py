@@ -411,6 +411,27 @@ def test_what_follows_the_pairs_runs_in_its_own_lane(
     assert compared.lanes.free == 2
 
 
+@pytest.mark.parametrize(
+    ("sizes", "places"),
+    [([900.0, 50.0], ("env.py:1 (850B a call)",)), ([50.0] * 20, ("env.py (950B a call)",)), ([], ())],
+)
+def test_memory_that_many_lines_keep_has_their_file(
+    compared: Compared, monkeypatch: pytest.MonkeyPatch, sizes: list[float], places: tuple[str, ...]
+) -> None:
+    """A line that keeps a tenth of it is named by itself; the base keeps 50 bytes by the first line."""
+    monkeypatch.setattr(growth, "hints", lambda live: False)
+    monkeypatch.setattr(growth, "find", lambda live, policy: SimpleNamespace(figures={"private_bytes": 1_000.0}))
+    head = [wire.Allocation("env.py", line, f"line {line}", size) for line, size in enumerate(sizes, 1)]
+    kept = {True: [wire.Allocation("env.py", 1, "line 1", 50.0)], False: head}
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        return kept[order.to_base] if isinstance(order, wire.Relay) else None
+
+    compared.answer = answer
+    assert compared.compare()[1].places == places
+    compared.end()
+
+
 @pytest.mark.parametrize("pairs", [(3, 10), (20, 30)])
 @pytest.mark.parametrize(("lanes", "pairs_most"), [(2, 4), (64, 4), (64, 16)])
 def test_few_pairs_of_a_test_begin_at_once(
