@@ -21,8 +21,8 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import interpolate, special, stats
 from shared import percent, print_table
 
 from pytest_rlperf.components.checks import output_parts
@@ -244,10 +244,10 @@ class ManyTests:
         found: Bools = chances < 0.05
         return found
 
-    def _chance_table(self, count: int) -> interpolate.RegularGridInterpolator:
+    def _chance_table(self, count: int) -> scipy.interpolate.RegularGridInterpolator:
         known = [self._expected.after(squares, count - 1) for squares in _SQUARES[::3].tolist()]
         table = [self._decided(_MEANS, np.array(spread.sds), count) @ spread.chances for spread in known]
-        return interpolate.RegularGridInterpolator(
+        return scipy.interpolate.RegularGridInterpolator(
             (np.log(_SQUARES[::3]), _MEANS), np.array(table), bounds_error=False, fill_value=None
         )
 
@@ -264,21 +264,22 @@ class ManyTests:
         most = self._most
         error = sds * math.sqrt((most - count) / (count * most))
         two_sided, one_sided = (
-            1.1 * stats.norm.ppf(chance) * sds / math.sqrt(most) for chance in (0.5 + CONFIDENCE / 2, 1 - self._level)
+            1.1 * scipy.stats.norm.ppf(chance) * sds / math.sqrt(most)
+            for chance in (0.5 + CONFIDENCE / 2, 1 - self._level)
         )
         slower_from, same_to = np.maximum(self._over, self._half + one_sided), self._over - two_sided
         mean = distance[:, None]
-        changed = special.ndtr((mean - slower_from) / error) + special.ndtr((-mean - slower_from) / error)
-        same = special.ndtr((same_to - mean) / error) - special.ndtr((-same_to - mean) / error)
+        changed = scipy.special.ndtr((mean - slower_from) / error) + scipy.special.ndtr((-mean - slower_from) / error)
+        same = scipy.special.ndtr((same_to - mean) / error) - scipy.special.ndtr((-same_to - mean) / error)
         found: Array = changed + np.maximum(0.0, same)
         return found
 
 
 @cache
-def _width(expected: Spread, count: int, tail: float) -> interpolate.CubicSpline:
+def _width(expected: Spread, count: int, tail: float) -> scipy.interpolate.CubicSpline:
     """Return the logarithm of half an interval's width by that of the squared deviations; the policies share it."""
     widths = [expected.after(squares, count - 1).half_width(count, tail) for squares in _SQUARES.tolist()]
-    return interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
+    return scipy.interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
 
 
 def _log(squares: Array) -> Array:
@@ -308,7 +309,7 @@ def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True)
 
 def run_alarms(alarms: int, tests: int, run_size: int) -> tuple[float, float]:
     """Return the share of runs of ``run_size`` tests with an alarm, from tests alone, and its 95 % upper bound."""
-    at_most = float(stats.beta.ppf(0.95, alarms + 1, tests - alarms))
+    at_most = float(scipy.stats.beta.ppf(0.95, alarms + 1, tests - alarms))
     shares = [1 - (1 - share) ** run_size for share in (alarms / tests, at_most)]
     return shares[0], shares[1]
 

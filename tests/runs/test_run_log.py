@@ -13,7 +13,7 @@ from example import FAILED, OK, Example
 
 from pytest_rlperf.run.lanes import count_lanes
 
-QUICK = ("-o", "rlperf_pairs=2..3", "--rlperf-max-time=1", "--rlperf-tolerance=50%", "--rlperf-findings=growth=off")
+QUICK = ("-o", "rlperf_pairs=2..3", "--rlperf-max-time=2", "--rlperf-tolerance=50%", "--rlperf-findings=growth=off")
 LIBRARY = """
     def touched():
         return sum(range(2000))

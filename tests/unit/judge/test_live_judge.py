@@ -12,9 +12,9 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from wording import Wording
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -71,16 +71,16 @@ def estimated(values: list[float], spread: Spread = PLACED_SPREAD) -> Estimate:
 def test_with_a_known_spread_it_is_the_normal_interval() -> None:
     """A spread of one possible value leaves scipy's normal quantiles."""
     estimate = estimated([0.02, 0.03, 0.07, 0.04], Spread((0.01,), (1.0,)))
-    assert math.log(estimate.high) == pytest.approx(0.04 + stats.norm.ppf(0.995) * 0.005)
-    assert math.log(estimate.floor) == pytest.approx(0.04 - stats.norm.ppf(0.998) * 0.005)
+    assert math.log(estimate.high) == pytest.approx(0.04 + scipy.stats.norm.ppf(0.995) * 0.005)
+    assert math.log(estimate.floor) == pytest.approx(0.04 - scipy.stats.norm.ppf(0.998) * 0.005)
 
 
 @pytest.mark.parametrize("tail", [0.4, 0.005, 1e-9, 1e-100, 1e-310])
 def test_a_bound_at_any_error_rate_is_the_normal_one(tail: float) -> None:
     """However small the error rate, the bound lies where scipy has it; at the smallest float it is still a number."""
     known = Spread((0.01,), (1.0,))
-    assert known.half_width(4, tail) == pytest.approx(stats.norm.isf(tail) * 0.005, rel=1e-9)
-    assert known.half_width(4, 5e-324) == pytest.approx(stats.norm.isf(5e-324) * 0.005, rel=0.01)
+    assert known.half_width(4, tail) == pytest.approx(scipy.stats.norm.isf(tail) * 0.005, rel=1e-9)
+    assert known.half_width(4, 5e-324) == pytest.approx(scipy.stats.norm.isf(5e-324) * 0.005, rel=0.01)
 
 
 @pytest.mark.parametrize("values", [[0.05], [0.0, 0.03, 0.06], [0.01, 0.012, 0.01, 0.009], [0.2, -0.1, 0.1, 0.4, 0.0]])
@@ -88,11 +88,12 @@ def test_the_bounds_are_quantiles_of_the_posterior(values: list[float]) -> None:
     """The posterior integrated over the mean and a continuous spread has a hundredth of its mass beyond the bounds."""
     log_sds = np.linspace(math.log(2e-4), math.log(20), 4001)
     sds, count = np.exp(log_sds), len(values)
-    prior = 0.6 * stats.norm.pdf(log_sds, math.log(0.01), 0.4) + 0.4 * stats.norm.pdf(log_sds, math.log(0.08), 1.2)
+    density = scipy.stats.norm.pdf
+    prior = 0.6 * density(log_sds, math.log(0.01), 0.4) + 0.4 * density(log_sds, math.log(0.08), 1.2)
     weights = prior * sds ** (1.0 - count) * np.exp(-squared_deviations(values) / (2 * sds**2))
     estimate = estimated(values)
     for bound, tail in ((estimate.high, 0.005), (estimate.ceiling, 0.002)):
-        beyond = stats.norm.sf((math.log(bound) - statistics.fmean(values)) * math.sqrt(count) / sds)
+        beyond = scipy.stats.norm.sf((math.log(bound) - statistics.fmean(values)) * math.sqrt(count) / sds)
         assert np.sum(weights * beyond) / np.sum(weights) == pytest.approx(tail, rel=1e-3)
 
 
@@ -469,7 +470,7 @@ def test_at_most_one_unchanged_run_in_a_hundred_fails(noise: object) -> None:
 
 def allowed_alarms(size: int) -> int:
     """Return how many of the simulated tests are SLOWER by chance where the promise is just kept."""
-    return int(stats.binom.ppf(0.999, SIMULATED, 1 - (1 - PROMISED) ** (1 / size)))
+    return int(scipy.stats.binom.ppf(0.999, SIMULATED, 1 - (1 - PROMISED) ** (1 / size)))
 
 
 @pytest.mark.parametrize(
@@ -507,8 +508,8 @@ def test_the_slowdown_named_follows_from_a_known_spread(
     assert verdict is not None
     assert verdict.smallest_seen is not None
     error = sd / math.sqrt(10)
-    least = max(math.log1p(tolerance), math.log1p(tolerance / 2) + 1.1 * stats.norm.ppf(1 - 0.01 / 5) * error)
-    assert math.log1p(verdict.smallest_seen) == pytest.approx(least + stats.norm.ppf(0.985) * error, rel=1e-4)
+    least = max(math.log1p(tolerance), math.log1p(tolerance / 2) + 1.1 * scipy.stats.norm.ppf(1 - 0.01 / 5) * error)
+    assert math.log1p(verdict.smallest_seen) == pytest.approx(least + scipy.stats.norm.ppf(0.985) * error, rel=1e-4)
 
 
 @builders.others_are_slow("sd", {str(sd): sd for sd in (0.01, 0.005, 0.02, 0.05)}, of=4)
@@ -526,7 +527,7 @@ def test_the_interval_covers_what_it_claims(noise: mc.Noise, count: int) -> None
     tests = 5000
     values = mc.pair_log_ratios(np.random.default_rng(9), noise, tests, count, 0.0)
     missed = round(tests * (1 - mc.coverage(values)))
-    assert missed <= stats.binom.ppf(0.999, tests, 0.01)
+    assert missed <= scipy.stats.binom.ppf(0.999, tests, 0.01)
 
 
 phases = st.dictionaries(st.sampled_from(["a", "a/b", "a/c", "d"]), st.floats(0.0, 1.0), max_size=4)
