@@ -110,8 +110,10 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
     failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     has_commit = (outcome for outcome in slower if not against or (outcome.live and outcome.live.base_commit))
-    lines = tuple(chain.from_iterable(map(_trailers, has_commit)))
-    accept = NextStep("if the slowdown is intended, accept it in a commit's message", lines)
+    of_tests = [_trailers(outcome) for outcome in has_commit]
+    lines = tuple(chain.from_iterable(of_tests))
+    every = ", with both lines of a test" if any(len(each) > 1 for each in of_tests) else ""
+    accept = NextStep(f"if the slowdown is intended, accept it in a commit's message{every}", lines)
     store = NextStep("then store the new figures", (f"{command} --rlperf-save-baseline",))
     return [accept, *([] if against else [store])] if lines else []
 

@@ -18,7 +18,8 @@ from wording import Wording
 import pytest_rlperf
 from pytest_rlperf import units
 from pytest_rlperf.errors import in_encoding
-from pytest_rlperf.model.judged import Outcome, Remedy, RemedyKind, Shard, Status
+from pytest_rlperf.model.facts import InWords
+from pytest_rlperf.model.judged import Finding, Outcome, Remedy, RemedyKind, Shard, Status
 from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
@@ -127,6 +128,15 @@ def test_the_command_that_settles_a_test_measures_it_alone() -> None:
         f"{alone} 't.py::test_pairs[a b]' -o rlperf_pairs=3..27",
         f"{alone} 't.py::test_time[a b]' --rlperf-max-time=40",
     ]
+
+
+@pytest.mark.parametrize("kinds", [["growth"], []])
+def test_a_test_with_two_lines_to_accept_it_needs_both(kinds: list[str]) -> None:
+    """One line is for its time, and one for what its calls leave."""
+    findings = tuple(Finding(kind, InWords("more"), {}, gates=True) for kind in kinds)
+    slower = builders.compared(status=Status.SLOWER, ratio=1.5, live=True, findings=findings)
+    (accept, *_) = next_steps([slower], "pytest", saved=False, against=True, verbose=True)
+    assert ("both lines" in accept.effect, len(accept.lines)) == (bool(kinds), 1 + len(kinds))
 
 
 class Terminal(io.StringIO):
