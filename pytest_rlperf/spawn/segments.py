@@ -20,11 +20,11 @@ def segments() -> list[Segment]:
 
     For semaphores, the kernel only tells who has used them last.
     """
-    memory = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
+    found = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
     for each in _table(_SEMAPHORES):
         last = int(ctypes.CDLL(None).semctl(each["semid"], 0, _GET_PID))
-        memory.append(Segment(_SEMAPHORES, each["semid"], 0, last))
-    return memory
+        found.append(Segment(_SEMAPHORES, each["semid"], 0, last))
+    return found
 
 
 def remove(left: Iterable[Segment]) -> None:
