@@ -28,7 +28,7 @@ from shared import percent, print_table
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.counters import EVERY, compare
-from pytest_rlperf.judge.findings import KINDS, compiles, find_all, first_call, garbage, outputs, scale
+from pytest_rlperf.judge.findings import KINDS, compiles, drift, find_all, first_call, garbage, growth, outputs, scale
 from pytest_rlperf.judge.live import judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.model.durations import TURN_S
@@ -36,6 +36,7 @@ from pytest_rlperf.model.figures import PAIR_TRIM
 from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Policy, Status, Verdict
 from pytest_rlperf.model.live import Live, PairRecord, PhaseRatio, Reading, StartUp
 from pytest_rlperf.model.measured import Count, Counting, Figures, Result, Tally, Usage, WorkerRecord
+from pytest_rlperf.pair.turns import LONGER_STRETCHES
 from pytest_rlperf.run.counting import learn
 from pytest_rlperf.wire import REPETITIONS
 
@@ -510,13 +511,13 @@ class Unchanged:
         shares = generator.dirichlet(np.ones(6))
         most, filled = generator.uniform(0, self.cache_objects), 10 ** generator.uniform(1, 5)
 
-        def holds(processes: Bools) -> list[list[Usage]]:
-            return [self._usages(generator, calls, most, filled, lazy) for lazy in processes]
+        def readings_of(calls: NDArray[np.int64]) -> tuple[Reading, ...]:
+            sides = [self._usages(generator, calls, most, filled, lazy) for lazy in generator.random(2) < self.lazy]
+            ratios = np.r_[0.0, self.stretch_sd * generator.standard_t(3, len(calls) - 1)]
+            return tuple(map(Reading, *sides, ratios.tolist()))
 
         def record(_: int) -> PairRecord:
-            lazy = generator.random(2) < self.lazy
-            ratios = np.r_[0.0, self.stretch_sd * generator.standard_t(3, len(calls) - 1)]
-            readings = tuple(map(Reading, *holds(lazy), ratios.tolist()))
+            readings = readings_of(calls)
             log_ratios = self.phase_sd * generator.standard_t(3, len(shares))
             phases = tuple(
                 PhaseRatio(f"call/{n}", *both) for n, both in enumerate(zip(log_ratios, shares, strict=True))
@@ -531,7 +532,9 @@ class Unchanged:
         seeded = [(min(number, 1), output_parts(base), output_parts(head)) for number, (base, head) in both]
         live = Live("base", "head", _RESULT, made, (), output=outputs.compare(seeded))
         hints = first_call.hints(made[0], first_call.usual_calls_s(live))
-        return replace(live, start_ups=starts if hints else ())
+        goes_on = growth.hints(live) or drift.hints(live)
+        longer = readings_of(calls[-1] + calls[1] * np.arange(LONGER_STRETCHES + 1)) if goes_on else ()
+        return replace(live, start_ups=starts if hints else (), longer=longer)
 
     def series(self, generator: np.random.Generator) -> list[scale.ScalePoint]:
         """Return tests of three sizes, each with the least pairs."""

@@ -152,6 +152,17 @@ def student_quantile(chance: float, freedom: float) -> float:
     return float(stdtrit(freedom, chance))
 
 
+def rising_chance(values: Sequence[float]) -> float:
+    """Return the chance that values which differ only by chance rise as steadily as these.
+
+    (The exact test of M. G. Kendall, "A new measure of rank correlation", Biometrika 30, 1938.)
+    """
+    from scipy.stats import kendalltau
+
+    # "auto" is exact unless values are equal.
+    return float(kendalltau(range(len(values)), values, alternative="greater", method="auto").pvalue)
+
+
 def binomial_tail(count: int, trials: int, chance: float) -> float:
     """Return the chance of ``count`` successes or more."""
     each = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(count, trials + 1))

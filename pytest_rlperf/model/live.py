@@ -147,13 +147,13 @@ class Contribution:
 class Live:
     """A live comparison: both sides' names, the pairs in order, the base's figures, and the phases behind the change.
 
-    ``base`` is the base's result, as the outcome's own result is the head's. ``contributions`` add up to the change;
-    there are none if nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most
-    first. ``base_commit`` is the base's full SHA, None if the base is not a commit of the repository. ``longer`` are
-    the readings of a pair that went on after the verdict, to see whether memory grows; ``places`` are the lines that
-    allocated most of the memory that the head keeps. ``start_ups`` are those of new interpreters, if copies hint at a
-    slow one. ``rare_calls`` are those that take longer than usual. ``compiled`` are the last programs of the head, if
-    it compiles more of them.
+    ``base`` is the base's result, as the outcome's own result is the head's. ``contributions`` add up to the
+    change; there are none if nothing changed or too little was traced. ``carriers`` are the few phases that carry
+    it, the most first. ``base_commit`` is the base's full SHA, None if the base is not a commit of the repository.
+    ``longer`` are the readings of a pair that went on after the verdict, to see whether memory grows or calls get
+    slower; ``places`` are the lines that allocated most of the memory that the head keeps. ``start_ups`` are those
+    of new interpreters, if copies hint at a slow one. ``rare_calls`` are those that take longer than usual.
+    ``compiled`` are the last programs of the head, if it compiles more of them.
     """
 
     base_label: str

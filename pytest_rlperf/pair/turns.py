@@ -41,7 +41,7 @@ PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what di
 PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
-_LONGER_STRETCHES = 6
+LONGER_STRETCHES = 8
 _READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
 _ERROR_BLOCKS_LEAST = 6  # fewer are sometimes off together, and seem to agree
 
@@ -209,12 +209,12 @@ class Pair:
         return Block(second, first) if self._head_first else Block(first, second)
 
     def go_on(self, seconds: float) -> tuple[Reading, ...]:
-        """Take further blocks, which are in no figure, for ``seconds``; return readings of six equal stretches."""
+        """Take further blocks, which are in no figure, for ``seconds``; return readings of equal stretches."""
         __tracebackhide__ = True
         blocks: list[Block] = []
         usages = [self._usages(blocks)]
-        for _ in range(_LONGER_STRETCHES):
-            end_s = self._clock() + seconds / _LONGER_STRETCHES
+        for _ in range(LONGER_STRETCHES):
+            end_s = self._clock() + seconds / LONGER_STRETCHES
             while self._clock() < end_s or len(blocks) == usages[-1].blocks:
                 blocks.append(self._block(SliceKind.PLAIN))
             usages.append(self._usages(blocks))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf import units, wire
-from pytest_rlperf.judge.findings import compiles, first_call, growth
+from pytest_rlperf.judge.findings import compiles, drift, first_call, growth
 from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import TRACED_LEAST, carriers
 from pytest_rlperf.model import reasons
@@ -67,7 +67,8 @@ class LiveComparison:
         taken = yield from Pairs(self._test, self._open, history).take()
         taken = yield from self._with_traces(taken)
         head, live = self._found(taken)
-        live = yield from self._with_growth(live, taken.first)
+        live = yield from self._with_more_calls(live, taken.first)
+        live = yield from self._with_places(live, taken.first)
         live = yield from self._with_compiled(live, taken.first)
         live = yield from self._with_start_ups(live)
         self._drivers.trim()
@@ -167,21 +168,22 @@ class LiveComparison:
         )
         return result, live
 
-    def _with_growth(self, live: Live, first: PairDriver) -> Steps[Live]:
-        """Return the comparison, with more calls of the first pair if those so far only hint at growth.
-
-        If memory grows, a process of each side shows which lines allocate the memory that it keeps.
-        """
+    def _with_more_calls(self, live: Live, first: PairDriver) -> Steps[Live]:
+        """Return the comparison, with more calls of the first pair if those so far only hint at growth or drift."""
         test = self._test
-        if test.policy.findings["growth"] == OFF:
+        kinds = {"growth": growth.hints, "drift": drift.hints}
+        if not any(test.policy.findings[kind] != OFF and hints(live) for kind, hints in kinds.items()):
             return live
-        if growth.hints(live):
-            test.show("looking whether memory grows")
-            more = test.ask(first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
-            longer = yield from test.in_lane(first, more)
-            live = replace(live, longer=tuple(longer))
+        test.show("looking whether calls keep memory or get slower")
+        more = test.ask(first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
+        longer = yield from test.in_lane(first, more)
+        return replace(live, longer=tuple(longer))
+
+    def _with_places(self, live: Live, first: PairDriver) -> Steps[Live]:
+        """Return the comparison, with the lines that allocate the memory that calls of the head keep, if they do."""
+        test = self._test
         found = growth.find(live, test.policy)
-        if found is None or growth.ALLOCATED.isdisjoint(found.figures):
+        if test.policy.findings["growth"] == OFF or found is None or growth.ALLOCATED.isdisjoint(found.figures):
             return live
         test.show("looking which lines allocate")
         kept = yield from test.in_lane(first, self._allocations(first, growth.period(live)))

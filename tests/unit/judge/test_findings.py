@@ -25,7 +25,7 @@ from pytest_rlperf import units
 from pytest_rlperf import wire as m
 from pytest_rlperf.cli.command import parse
 from pytest_rlperf.components.checks import output_parts
-from pytest_rlperf.judge.findings import compiles, find_all, first_call, garbage, growth, scale
+from pytest_rlperf.judge.findings import compiles, drift, find_all, first_call, garbage, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.verdict import with_findings
@@ -319,6 +319,38 @@ def test_calls_that_get_slower_drift() -> None:
     assert found == "drift!: gets slower while it runs: +37.0 % within 800 calls"
     assert f"`{found.removeprefix('drift!: ')}`" in PAGE
     assert lines(live_of([run((0.0, 0.4, 0.41, 0.4, 0.4 + 0.01 * number)) for number in range(4)])) == []
+
+
+LATER = (1.0, 1.1, 1.15, 1.12, 1.2, 1.25, 1.3, 1.35)  # the head's time over the base's in the pair that went on
+
+
+@pytest.mark.parametrize(
+    ("rises", "keeps", "later", "expected"),
+    [
+        pytest.param(0.02, 0.0, LATER, ["drift!: gets slower while it runs: +35.0 % within 8800 calls"], id="by time"),
+        pytest.param(0.0, 2.0, LATER, ["drift!: gets slower while it runs: +35.0 % within 8800 calls"], id="by memory"),
+        pytest.param(0.0, 0.0, LATER, [], id="no hint"),
+        pytest.param(0.02, 0.0, (*LATER[4:], *LATER[:4]), [], id="an episode ends"),
+        pytest.param(0.02, 0.0, [1 + each / 10 for each in range(-8, 0)], [], id="no slower than at the start"),
+        pytest.param(0.02, 0.0, [1 + (each - 1) / 4 for each in LATER], [], id="slower by less than a tenth"),
+    ],
+)
+def test_a_pair_that_goes_on_shows_drift(
+    rises: float, keeps: float, later: Sequence[float], expected: list[str]
+) -> None:
+    """Pairs that end early hint at a cost that grows with an episode, by their times or by what both sides keep."""
+
+    def reading(calls: int, ratio: float) -> Reading:
+        return Reading(usage(calls, objects=keeps), usage(calls, objects=keeps), ratio)
+
+    pairs = [
+        [reading(calls, rises * index + 0.001 * number) for index, calls in enumerate((0, 100, 200), start=-1)]
+        for number in (-1, 0, 1)
+    ]
+    live = live_of(pairs)
+    assert drift.hints(live) == bool(rises or keeps)
+    longer = [reading(800 + 1000 * index, math.log(ratio)) for index, ratio in enumerate((1.0, *later))]
+    assert lines(replace(live, longer=tuple(longer))) == expected
 
 
 def test_a_phase_is_slower_though_the_call_is_not() -> None:
