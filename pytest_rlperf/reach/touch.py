@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -45,10 +45,14 @@ class Reached:
 
 
 class Change:
-    """The parts by which two sides differ, as far as they lie in their trees' sources."""
+    """The parts by which two sides differ, as far as they lie in their trees' sources, or in installed packages.
 
-    def __init__(self, sides: Sides) -> None:
+    If the sides differ in packages, ``installed`` are the directories of those that both would share.
+    """
+
+    def __init__(self, sides: Sides, installed: Sequence[Path] = ()) -> None:
         self._sides = sides
+        self._installed = tuple(installed)
         self._found: dict[ChangedPart, tuple[Part | None, Part | None]] = {}
 
     @cached_property
@@ -144,6 +148,30 @@ class Change:
                 (executes if _has((was, now), lines) else may).append(part)
         return Reached(tuple(executes), tuple(may))
 
+    def in_packages(self, base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]) -> tuple[ChangedPart, ...]:
+        """Return the functions that a counted call enters and that differ in the packages in which the sides differ.
+
+        They have no line of the tree that differs.
+        """
+        found = list[ChangedPart]()
+        for name in dict.fromkeys(self._name(each.file) for each in (*head, *base) if self._installed):
+            places = [
+                self._found_in((*side.homes, *self._installed), name) for side in (self._sides.base, self._sides.head)
+            ]
+            if not all(places):
+                continue
+            entered = [[each.line for each in side if self._name(each.file) == name] for side in (base, head)]
+            for part, *both in _parts(name, *places):
+                if _has(both, entered):
+                    found.append(replace(part, differs=0))
+                    self._found[found[-1]] = both[0], both[1]
+        return tuple(found)
+
+    @staticmethod
+    def _found_in(homes: Iterable[Path], name: str) -> str:
+        """Return the file of that name in the first place that has one; empty if none does."""
+        return next((str(home / name) for home in homes if (home / name).is_file()), "")
+
     def touched(
         self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]
     ) -> tuple[Touched, ...]:
@@ -198,7 +226,7 @@ class Change:
 
     def _name(self, path: str) -> str:
         """Return a file's name, in whichever of either side's places it lies."""
-        homes = (*self._sides.base.homes, *self._sides.head.homes)
+        homes = (*self._installed, *self._sides.base.homes, *self._sides.head.homes)
         return next((path[len(str(home)) + 1 :] for home in homes if path.startswith(f"{home}{os.sep}")), path)
 
     def _is_there(self, name: str) -> bool:

@@ -113,7 +113,7 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
     of_tests = [_trailers(outcome) for outcome in has_commit]
     lines = tuple(chain.from_iterable(of_tests))
     every = ", with both lines of a test" if any(len(each) > 1 for each in of_tests) else ""
-    accept = NextStep(f"if the slowdown is intended, accept it in a commit's message{every}", lines)
+    accept = NextStep(f"if the change is intended, accept it in a commit's message{every}", lines)
     store = NextStep("then store the new figures", (f"{command} --rlperf-save-baseline",))
     return [accept, *([] if against else [store])] if lines else []
 

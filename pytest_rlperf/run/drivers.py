@@ -19,6 +19,7 @@ from pytest_rlperf.reach.reads import check_own
 from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.run.endpoints import FORCE_S, PATIENCE_S, Answered, PairDriver, PreloadServer, StoppedError
 from pytest_rlperf.run.schedule import AnyOf, Job, Reply, Spawn, Steps, all_done, if_broken_off
+from pytest_rlperf.sides.environment import parent_sites
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
@@ -114,7 +115,6 @@ class Drivers:
 
     def __init__(self, processes: Processes, sides: Sides, names: Sequence[str], fresh: str = "") -> None:
         self.sides = sides
-        self.change = Change(sides)
         self.fresh = fresh or ("" if processes.forks else _ASKED_FOR)
         self._processes = processes
         self._names = names  # of the base's workers, if any, and of the head's
@@ -135,7 +135,10 @@ class Drivers:
         self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
         self._top = sides.top or processes.top
         self._outside_tree = outside_tree(self._top)
-        self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top))))
+        installed = parent_sites() if sides.packages and sides.changed is None else []
+        self.change = Change(sides, installed)
+        todays = [home / name.replace(".", os.sep) for home in installed for name in sides.packages]
+        self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top, *todays))))
 
     @property
     def compares(self) -> bool:

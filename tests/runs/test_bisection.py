@@ -189,15 +189,26 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pip find releases of two distributions in a directory, and no others."""
     releases = [*(("envlib", version) for version in ("0.9", "1.0", "1.2", "1.10", "2.0")), ("iniconfig", "0.0.1")]
     for name, version in releases:
-        about, metadata = f"{name}-{version}.dist-info", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}/__init__.py", "")
-            wheel.writestr(f"{about}/METADATA", metadata)
-            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{about}/RECORD", "")
+        write_wheel(tmp_path, name, version, {"__init__.py": ""})
+    installed = Path(str(importlib.metadata.distribution("iniconfig").locate_file("iniconfig")))
+    sources = {path.name: path.read_text(encoding="utf-8") for path in installed.glob("*.py")}
+    start, items, rest = sources["__init__.py"].partition("def items(")
+    sources["__init__.py"] = start + items + rest.replace("in self:", "in ():", 1)
+    write_wheel(tmp_path, "iniconfig", "0.0.2", sources)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+def write_wheel(directory: Path, name: str, version: str, sources: dict[str, str]) -> None:
+    """Write a release of a package that has these files."""
+    about, metadata = f"{name}-{version}.dist-info", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    with zipfile.ZipFile(directory / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for file, text in sources.items():
+            wheel.writestr(f"{name}/{file}", text)
+        wheel.writestr(f"{about}/METADATA", metadata)
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
 
 
 @needs_pip
@@ -235,6 +246,25 @@ def version_of(side: Side) -> str:
     )
     command = [side.python, "-c", program, *side.path]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+@needs_pip
+@pytest.mark.usefixtures("wheels")
+def test_changed_functions_of_a_release_are_named(tmp_path: Path) -> None:
+    """Those that a call enters, with the calls that they make more often."""
+    test = """
+        import iniconfig
+        import pytest
+
+        @pytest.mark.rlperf(findings={"counts": "gate"})
+        def test_items(rlperf):
+            section = iniconfig.IniConfig("a.ini", data="[a]\\nb = 1\\n")["a"]
+            rlperf(lambda: list(section.items()))
+    """
+    example = Example(tmp_path, {"test_x.py": test})
+    run = example.pytest("--rlperf-against=pip:iniconfig==0.0.2", *QUICK, code=FAILED)
+    (line,) = re.findall(r"changed: (.*)", run.failure("test_items"))
+    assert re.fullmatch(r"iniconfig/__init__\.py:\d+ SectionWrapper\.items · .* 0 → 1", line)
 
 
 LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"
