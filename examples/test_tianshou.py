@@ -88,7 +88,7 @@ def test_train(rlperf_train, ppo_trainer):
     rlperf_train(ppo_trainer, n_steps=32)
 
 
-def test_update_by_a_thunk(rlperf_sac_update, sac_trainer):
+def test_update_by_a_function(rlperf_sac_update, sac_trainer):
     sac, buffer = sac_trainer.algorithm, sac_trainer.params.training_collector.buffer
 
     def update():

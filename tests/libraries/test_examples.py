@@ -40,7 +40,7 @@ ALL = (
     Example("skrl", "skrl", 6, ("test_acting",)),
     Example("stable_baselines3", "stable_baselines3", 8),
     # In every process again, compiling would take longer than all the rest.
-    Example("tianshou", "tianshou", 8, ("test_update_by_a_thunk",), "NUMBA_DISABLE_JIT=1"),
+    Example("tianshou", "tianshou", 8, ("test_update_by_a_function",), "NUMBA_DISABLE_JIT=1"),
     Example("torchrl", "torchrl", 6, ("test_joint_sac",)),
     Example("your_own", "numpy", 6),
 )
