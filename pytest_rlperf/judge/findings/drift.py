@@ -35,12 +35,13 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def hints(live: Live) -> bool:
-    """Whether the head may get slower: its pairs do, or a side's process holds more with every call, as a list does."""
+    """Whether the head may get slower: its pairs do, or one side keeps more with every call, as a list does."""
     runs = _long_enough(live, _READINGS_LEAST - 1)
     if not runs:
         return False
     rises = [_rise(readings) for readings in runs]
-    return _bound(rises, _HINT) > 0 or growth.is_in_a_side(runs)
+    sides = ([[getattr(reading, side) for reading in readings] for readings in runs] for side in ("base", "head"))
+    return _bound(rises, _HINT) > 0 or any(growth.of_one_side(usages) is not None for usages in sides)
 
 
 def _within_pairs(live: Live, level: float) -> facts.Drift | None:

@@ -109,16 +109,6 @@ def hints(live: Live) -> bool:
     )
 
 
-def is_in_a_side(runs: Sequence[Sequence[Reading]]) -> bool:
-    """Whether the processes of one side hold more objects or memory after every stretch, whatever the other side's."""
-    return any(
-        all(_slope(each, side, kept.of) >= kept.least for readings in runs for each in itertools.pairwise(readings))
-        for side in ("base", "head")
-        for kept in KEPT
-        if kept.least
-    )
-
-
 def _in_all(taken: Iterable[Sequence[Reading]], side: str, resource: Resource) -> float:
     """Return how much more a side's processes held at the end, together."""
     return sum(resource.of(getattr(readings[-1], side)) - resource.of(getattr(readings[0], side)) for readings in taken)

@@ -344,7 +344,7 @@ def test_a_pair_that_goes_on_shows_drift(
         return Reading(usage(calls, objects=keeps), usage(calls, objects=keeps), ratio)
 
     pairs = [
-        [reading(calls, rises * index + 0.001 * number) for index, calls in enumerate((0, 100, 200), start=-1)]
+        [reading(calls, rises * index + 0.001 * number) for index, calls in enumerate((0, 100, 200, 400), start=-1)]
         for number in (-1, 0, 1)
     ]
     live = live_of(pairs)
