@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 from collections import Counter
@@ -155,13 +156,12 @@ class Change:
         """
         found = list[ChangedPart]()
         for name in dict.fromkeys(self._name(each.file) for each in (*head, *base) if self._installed):
-            places = [
-                self._found_in((*side.homes, *self._installed), name) for side in (self._sides.base, self._sides.head)
-            ]
-            if not all(places):
+            sides = self._sides.base, self._sides.head
+            was, now = (self._found_in((*side.homes, *self._installed), name) for side in sides)
+            if not was or not now or filecmp.cmp(was, now, shallow=False):
                 continue
             entered = [[each.line for each in side if self._name(each.file) == name] for side in (base, head)]
-            for part, *both in _parts(name, *places):
+            for part, *both in _parts(name, was, now):
                 if _has(both, entered):
                     found.append(replace(part, differs=0))
                     self._found[found[-1]] = both[0], both[1]

@@ -146,9 +146,9 @@ class Measurement:
                 stored = self.run.baselines.stored(test.key)
                 history = None if stored is None else stored.pairs
                 found = yield from LiveComparison(test, drivers).compare(history)
-                parts = None if observed.reached is None else observed.reached.executes
-                change = drivers.change
-                touched = change.touched(parts or change.in_packages(*found.functions), *found.functions)
+                parts = () if observed.reached is None else observed.reached.executes
+                parts = parts or drivers.change.in_packages(*found.functions)
+                touched = drivers.change.touched(parts, *found.functions)
                 saved = (yield from self._by_itself(test)) if saves else None
                 by_itself = None if named else saved
                 evidence = Evidence(found.head, live=found.live, timed=found.verdict, by_itself=by_itself)
