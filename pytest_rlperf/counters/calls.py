@@ -39,7 +39,7 @@ class Calls(TotalsInstrument):
 
     def __init__(self, watched: Sequence[str] = ()) -> None:
         super().__init__()
-        self._below = tuple(f"{place}{os.sep}" for place in watched)
+        self._below = tuple(place if place.endswith(".py") else f"{place}{os.sep}" for place in watched)
         self._programs = Programs()
         self._thread = threading.get_ident()
         self.has_other_threads = False

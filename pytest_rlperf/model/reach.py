@@ -53,11 +53,12 @@ class Kind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class ChangedPart:
-    """A part that differs between the sides: its file, relative to the top of the tree, and its qualified name.
+    """A part that differs between the sides: its file and its qualified name.
 
-    The name of a module's body is empty. ``line`` is where it begins on the head, or on the base if the head lacks it,
-    and ``differs`` is its first line that differs; both are 0 without lines. ``was`` and ``now`` are its text on the
-    base and on the head, empty if there is none.
+    The file is relative to the top of the tree, or to the directory of an installed package. The name of a module's
+    body is empty. ``line`` is where it begins on the head, or on the base if the head lacks it, and ``differs`` is its
+    first line that differs in the tree; both are 0 without lines. ``was`` and ``now`` are its text on the base and on
+    the head, empty if there is none.
     """
 
     kind: Kind

@@ -41,7 +41,8 @@ PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what di
 PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
-LONGER_STRETCHES = 8
+LONGER_STRETCHES = 12
+_LONGER_LEAST = 6  # stretches, if the calls are so long that all would take more than twice the time
 _READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
 _ERROR_BLOCKS_LEAST = 6  # fewer are sometimes off together, and seem to agree
 
@@ -213,7 +214,10 @@ class Pair:
         __tracebackhide__ = True
         blocks: list[Block] = []
         usages = [self._usages(blocks)]
-        for _ in range(LONGER_STRETCHES):
+        last_s = self._clock() + 2 * seconds
+        for made in range(LONGER_STRETCHES):
+            if made >= _LONGER_LEAST and self._clock() > last_s:
+                break
             end_s = self._clock() + seconds / LONGER_STRETCHES
             while self._clock() < end_s or len(blocks) == usages[-1].blocks:
                 blocks.append(self._block(SliceKind.PLAIN))

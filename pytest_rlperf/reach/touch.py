@@ -16,6 +16,7 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touche
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
 from pytest_rlperf.reach.source import Part, changed_parts, source_of
+from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
 _WORD = re.compile(r"\w+")
@@ -55,6 +56,7 @@ class Change:
         self._sides = sides
         self._installed = tuple(installed)
         self._found: dict[ChangedPart, tuple[Part | None, Part | None]] = {}
+        self._in_packages: dict[str, list[tuple[ChangedPart, Part | None, Part | None]]] = {}
 
     @cached_property
     def functions(self) -> tuple[ChangedPart, ...]:
@@ -156,21 +158,26 @@ class Change:
         """
         found = list[ChangedPart]()
         for name in dict.fromkeys(self._name(each.file) for each in (*head, *base) if self._installed):
-            sides = self._sides.base, self._sides.head
-            was, now = (self._found_in((*side.homes, *self._installed), name) for side in sides)
-            if not was or not now or filecmp.cmp(was, now, shallow=False):
-                continue
+            if name not in self._in_packages:
+                self._in_packages[name] = self._differing(name)
             entered = [[each.line for each in side if self._name(each.file) == name] for side in (base, head)]
-            for part, *both in _parts(name, was, now):
-                if _has(both, entered):
-                    found.append(replace(part, differs=0))
-                    self._found[found[-1]] = both[0], both[1]
+            for part, was, now in self._in_packages[name]:
+                if _has((was, now), entered):
+                    found.append(part)
+                    self._found[part] = was, now
         return tuple(found)
 
-    @staticmethod
-    def _found_in(homes: Iterable[Path], name: str) -> str:
-        """Return the file of that name in the first place that has one; empty if none does."""
-        return next((str(home / name) for home in homes if (home / name).is_file()), "")
+    def _differing(self, name: str) -> list[tuple[ChangedPart, Part | None, Part | None]]:
+        """Return the parts by which a file of a differing package differs; a file that a side lacks is empty there."""
+        package = next((each for each in self._sides.packages if _lies_in_package(name, each)), None)
+        if package is None:
+            return []
+        sides = self._sides.base, self._sides.head
+        homes = [(home for home in (*side.homes, *self._installed) if is_installed(package, home)) for side in sides]
+        before, after = (next(each, Path()) / name for each in homes)
+        if before.is_file() and after.is_file() and filecmp.cmp(before, after, shallow=False):
+            return []
+        return [(replace(part, differs=0), was, now) for part, was, now in _parts(name, str(before), str(after))]
 
     def touched(
         self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]
@@ -236,6 +243,11 @@ class Change:
         """Return the place in the tree of a file that may have been built: the changed file with that ending."""
         changed = self._sides.changed or ()
         return name if name in changed else next((each for each in changed if each.endswith(f"/{name}")), name)
+
+
+def _lies_in_package(name: str, package: str) -> bool:
+    place = package.replace(".", os.sep)
+    return name == f"{place}.py" or name.startswith(f"{place}{os.sep}")
 
 
 def _called_as(name: str) -> str:

@@ -137,7 +137,8 @@ class Drivers:
         self._outside_tree = outside_tree(self._top)
         installed = parent_sites() if sides.packages and sides.changed is None else []
         self.change = Change(sides, installed)
-        todays = [home / name.replace(".", os.sep) for home in installed for name in sides.packages]
+        places = [home / name.replace(".", os.sep) for home in installed for name in sides.packages]
+        todays = [place if place.is_dir() else place.with_name(f"{place.name}.py") for place in places]
         self._places = list(dict.fromkeys(map(str, (*sides.base.homes, *sides.head.homes, self._top, *todays))))
 
     @property

@@ -27,7 +27,7 @@ _HINT = 0.05  # the error rate of a hint by time
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return how much slower the head gets within a pair, if the bound shows it, or in the pair that went on."""
-    level = _OF_ALPHA * policy.alpha / policy.tests
+    level = _OF_ALPHA / 2 * policy.alpha / policy.tests  # of each of the two looks
     found = _in_longer(live, level) or _within_pairs(live, level)
     if found is None:
         return None
@@ -35,13 +35,14 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 
 def hints(live: Live) -> bool:
-    """Whether the head may get slower: its pairs do, or one side keeps more with every call, as a list does."""
+    """Whether the head may get slower: its pairs show it, or point that way while a side keeps more with every call."""
     runs = _long_enough(live, _READINGS_LEAST - 1)
     if not runs:
         return False
     rises = [_rise(readings) for readings in runs]
     sides = ([[getattr(reading, side) for reading in readings] for readings in runs] for side in ("base", "head"))
-    return _bound(rises, _HINT) > 0 or any(growth.of_one_side(usages) is not None for usages in sides)
+    keeps = any(growth.of_one_side(usages) is not None for usages in sides)
+    return _bound(rises, _HINT) > 0 or (keeps and statistics.fmean(rises) > 0)
 
 
 def _within_pairs(live: Live, level: float) -> facts.Drift | None:

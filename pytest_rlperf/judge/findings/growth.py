@@ -67,8 +67,10 @@ class Growth(NamedTuple):
 
 def find(live: Live, policy: Policy) -> Finding | None:
     """Return the growth in every pair, or in the pair that went on for longer."""
-    runs = [live.longer] if live.longer else _long_enough(pair.readings for pair in live.pairs)
-    if not live.longer and len(runs) < _PAIRS_LEAST:
+    runs = _long_enough(pair.readings for pair in live.pairs)
+    if _decides(live):
+        runs = [live.longer[::2]]  # a resource has to rise in every stretch, so none may be short
+    elif len(runs) < _PAIRS_LEAST:
         return None
     more = {growth.resource.name: growth.least for growth in _worth_failing_for(runs)}
     waiting = _waiting(runs)
@@ -79,8 +81,13 @@ def find(live: Live, policy: Policy) -> Finding | None:
 
 def period(live: Live) -> int:
     """Return the most calls that a pair made between two readings: steady growth shows within this number."""
-    readings = live.longer or live.pairs[0].readings
+    readings = live.longer[::2] if _decides(live) else live.pairs[0].readings
     return max((after.head.calls - before.head.calls for before, after in itertools.pairwise(readings)), default=0)
+
+
+def _decides(live: Live) -> bool:
+    """Whether the pair that went on decides: it does not if the pairs show enough, and only drift asked for more."""
+    return bool(live.longer) and hints(live)
 
 
 def of_one_side(usages: Sequence[Sequence[Usage]]) -> facts.Growth | None:
@@ -169,5 +176,6 @@ def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
 
 
 def _waiting_a_call(readings: Sequence[Reading], side: str) -> float:
-    usages: list[Usage] = [getattr(reading, side) for reading in readings[1:]]
-    return sum(usage.waiting_bytes for usage in usages) / max(1, usages[-1].calls)
+    usages: list[Usage] = [getattr(reading, side) for reading in readings]
+    first, *later = usages
+    return sum(usage.waiting_bytes for usage in later) / max(1, later[-1].calls - first.calls)
