@@ -20,9 +20,11 @@ from builders import write
 from wording import Wording
 
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.measured import FunctionCounts
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.observe.observer import LoadedFiles
 from pytest_rlperf.reach.reads import ElsewhereError, Reads, check_loaded, compare_reads
+from pytest_rlperf.reach.touch import Change
 from pytest_rlperf.sides import environment, programs, versions
 from pytest_rlperf.sides.environment import make_environment, site_packages, start_path
 from pytest_rlperf.sides.installs import (
@@ -628,3 +630,38 @@ def test_modules_of_a_distribution_are_read_from_its_texts(
     """Packages, extensions and single files, as the distribution says itself or as its files lie."""
     write(tmp_path, {"pkg/a.py": "", **{f"its.dist-info/{name}": text for name, text in files.items()}})
     assert top_level(importlib.metadata.PathDistribution(tmp_path / "its.dist-info")) == modules
+
+
+def test_functions_that_differ_in_a_release_are_those_that_a_call_enters(tmp_path: Path) -> None:
+    """Also in a module of its own, and in a file that only one of them has; packages that do not differ have none."""
+    old = {
+        "lib/__init__.py": "def a():\n    return 1\n\n\ndef b():\n    return 1\n",
+        "lib/gone.py": "def g():\n    return 1\n",
+        "one.py": "def f():\n    return 1\n",
+        "other/__init__.py": "def o():\n    return 1\n",
+    }
+    new = {
+        **{name: text.replace("return 1", "return 2") for name, text in old.items() if "gone" not in name},
+        "lib/new.py": "def n():\n    return 1\n",
+    }
+    for place, files in (("base", old), ("site", new)):
+        write(tmp_path / place, files)
+    base, head = (
+        Side(place, sys.executable, (), tmp_path, (), (), {}, (tmp_path / place,)) for place in ("base", "tree")
+    )
+    change = Change(Sides(base, head, ("lib", "one"), None, ()), [tmp_path / "site"])
+    counts = [
+        [FunctionCounts(str(tmp_path / place / name), line, 1) for name, line in entered]
+        for place, entered in (
+            ("base", (("lib/__init__.py", 1), ("lib/gone.py", 1), ("one.py", 1), ("other/__init__.py", 1))),
+            ("site", (("lib/__init__.py", 1), ("lib/new.py", 1), ("one.py", 1), ("other/__init__.py", 1))),
+        )
+    ]
+    found = change.touched(change.in_packages(*counts), *counts)
+    assert {(each.part.file, each.part.name, each.entries) for each in found} == {
+        ("lib/__init__.py", "a", (1, 1)),
+        ("lib/new.py", "n", (0, 1)),
+        ("lib/gone.py", "g", (1, 0)),
+        ("one.py", "f", (1, 1)),
+    }
+    assert not any(each.part.differs for each in found)
