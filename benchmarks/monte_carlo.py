@@ -490,6 +490,7 @@ class Unchanged:
     then, and a cache takes up to ``cache_objects``. A pool has one thread more in a share ``lazy`` of the processes.
     ``varied`` of the processes return other numbers. A call compiles a program with a chance that falls as one over its
     number, ``shapes`` in the tenth call. It leaves an open file and a MiB to the collector with a chance of ``leaves``.
+    Stretches of one pair are correlated by ``wanders`` with the one before.
     """
 
     stretch_sd: float = 0.10
@@ -502,6 +503,7 @@ class Unchanged:
     varied: float = 0.0
     shapes: float = 0.1
     leaves: float = 0.05
+    wanders: float = 0.0
 
     def live(self, generator: np.random.Generator) -> Live:
         """Return a live comparison, as far as findings look at it."""
@@ -514,6 +516,8 @@ class Unchanged:
         def readings_of(calls: NDArray[np.int64]) -> tuple[Reading, ...]:
             sides = [self._usages(generator, calls, most, filled, lazy) for lazy in generator.random(2) < self.lazy]
             ratios = np.r_[0.0, self.stretch_sd * generator.standard_t(3, len(calls) - 1)]
+            for index in range(2, len(ratios)) if self.wanders else ():
+                ratios[index] = self.wanders * ratios[index - 1] + math.sqrt(1 - self.wanders**2) * ratios[index]
             return tuple(map(Reading, *sides, ratios.tolist()))
 
         def record(_: int) -> PairRecord:
@@ -606,6 +610,7 @@ UNCHANGED = {
     "a thread more in half of them: *not promised*": Unchanged(lazy=0.5),
     "one call in two leaves a file and a MiB": Unchanged(leaves=0.5),
     "new shapes all the while": Unchanged(shapes=1.0),
+    "a cost that wanders within a pair: *not promised*": Unchanged(wanders=0.9),
 }
 OF_OTHERS = ("garbage", "scale")  # the kinds that look at counts, or at several tests
 
