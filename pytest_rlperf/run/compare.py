@@ -169,10 +169,13 @@ class LiveComparison:
         return result, live
 
     def _with_more_calls(self, live: Live, first: PairDriver) -> Steps[Live]:
-        """Return the comparison, with more calls of the first pair if those so far only hint at growth or drift."""
-        test = self._test
-        kinds = {"growth": growth.hints, "drift": drift.hints}
-        if not any(test.policy.findings[kind] != OFF and hints(live) for kind, hints in kinds.items()):
+        """Return the comparison, with more calls of the first pair if those so far only hint at growth or drift.
+
+        A head that is seen to leave files open would run out of them.
+        """
+        test, levels = self._test, self._test.policy.findings
+        may_drift = levels["drift"] != OFF and growth.find(live, test.policy) is None and drift.hints(live)
+        if not may_drift and (levels["growth"] == OFF or not growth.hints(live)):
             return live
         test.show("looking whether calls keep memory or get slower")
         more = test.ask(first, wire.GoOn(_LONGER_S), _LONGER_S + test.patience_s)
