@@ -41,8 +41,10 @@ def hints(live: Live) -> bool:
         return False
     rises = [_rise(readings) for readings in runs]
     sides = ([[getattr(reading, side) for reading in readings] for readings in runs] for side in ("base", "head"))
-    keeps = any(growth.of_one_side(usages) is not None for usages in sides)
-    return _bound(rises, _HINT) > 0 or (keeps and statistics.fmean(rises) > 0)
+    kept = {name for usages in sides if (found := growth.of_one_side(usages)) is not None for name in found.more}
+    if not kept <= growth.ALLOCATED:  # thousands of calls would run out of files or processes
+        return False
+    return _bound(rises, _HINT) > 0 or (bool(kept) and statistics.fmean(rises) > 0)
 
 
 def _within_pairs(live: Live, level: float) -> facts.Drift | None:

@@ -352,6 +352,15 @@ def test_a_pair_that_goes_on_shows_drift(
     assert drift.hints(live) or not expected
 
 
+def test_calls_that_leave_files_open_are_not_repeated_for_drift() -> None:
+    """On either side: thousands of them would run out of files."""
+    for leaves, hints in (({"objects": 2.0}, True), ({"objects": 2.0, "open_files": 1.0}, False)):
+        used = [usage(calls, **leaves) for calls in CALLS]
+        ratios = (0.0, 0.0, 0.02, 0.04, 0.06)
+        readings = [Reading(each, each, ratio) for each, ratio in zip(used, ratios, strict=True)]
+        assert drift.hints(live_of([readings] * 3)) == hints
+
+
 def test_a_pair_that_goes_on_for_drift_hides_no_growth() -> None:
     """Unless growth has asked for more calls, the pairs decide."""
     live = growing({"objects": 1.0})
