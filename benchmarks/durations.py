@@ -1,8 +1,8 @@
-"""What the tests take, by file: a plugin, for ``python -m pytest -p benchmarks.durations -n 4 --dist loadfile``.
+"""What the tests take, by file: a plugin, for ``python -m pytest -p benchmarks.durations -n 3 --dist loadfile``.
 
 Processor time is that of a test's process and of all that it started, also of what outlives its own parent, as the
 workers of a measured run do. Other work on the machine changes it little. What tests share counts for the first of
-them, and what still ends after a test, for the next.
+them, and what still ends after a test, for the next. Two tests that look for processes without a parent fail with this.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 @pytest.fixture(autouse=True, scope="session")
 def _runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have what a test starts be no part of the run that `pytest -n 4` distributes, nor of a job of GitHub's.
+    """Have what a test starts be no part of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
 
     A measured run loads this file, too, and does belong to its job, whose summary it writes. Sides are kept outside of
     projects, which pytester makes the user's home.
@@ -70,55 +70,62 @@ def _older_objects_frozen() -> None:
     gc.freeze()
 
 
-# The files that take longest, by their processor time: `pytest -n 4 --dist loadfile` begins with them, so that all
+# The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
     "test_live.py",
     "test_workers.py",
-    "test_sides_cases.py",
-    "test_init.py",
     "test_reliability.py",
-    "test_lifecycle.py",
+    "test_sides_cases.py",
     "test_reach.py",
-    "test_leftovers.py",
+    "test_init.py",
     "test_bisection.py",
+    "test_lifecycle.py",
     "test_reach_cases.py",
-    "test_run_log.py",
-    "test_mistakes.py",
     "test_counters_run.py",
-    "test_design_card.py",
-    "test_live_judge.py",
     "test_sides_git.py",
-    "test_engine.py",
-    "test_observation.py",
+    "test_mistakes.py",
+    "test_design_card.py",
+    "test_leftovers.py",
+    "test_live_judge.py",
+    "test_run_log.py",
     "test_main_job.py",
-    "test_planted_defects.py",
     "test_benchmark_suites.py",
-    "test_examples.py",
-    "test_workflows.py",
-    "test_sides_environment.py",
-    "test_workflow_steps.py",
-    "test_ninth_library.py",
+    "test_engine.py",
+    "test_allocations.py",
+    "test_observation.py",
+    "test_allocated_lines.py",
     "test_sides_layouts.py",
+    "test_workflow_steps.py",
+    "test_slices.py",
+    "test_workflows.py",
     "test_outputs.py",
-    "test_pairs.py",
+    "test_examples.py",
+    "test_torchrl.py",
+    "test_planted_defects.py",
+    "test_sides_environment.py",
+    "test_ninth_library.py",
     "test_logs.py",
     "test_options.py",
-    "test_allocations.py",
-    "test_compiles.py",
-    "test_torchrl.py",
-    "test_allocated_lines.py",
-    "test_architecture.py",
-    "test_plugins.py",
-    "test_shards.py",
     "test_trace.py",
-    "test_slices.py",
-    "test_store.py",
-    "test_timers_processes.py",
-    "test_phases.py",
     "test_counting_torch.py",
-    "test_sides_cache.py",
+    "test_plugins.py",
+    "test_architecture.py",
+    "test_phases.py",
+    "test_timers_processes.py",
+    "test_shards.py",
+    "test_pairs.py",
+    "test_device_judged.py",
+    "test_compiles.py",
+    "test_device_slices.py",
+    "test_counting.py",
+    "test_store.py",
+    "test_platforms.py",
+    "test_judge.py",
+    "test_torch_threads.py",
+    "test_simulated_machine.py",
     "test_mean_call.py",
+    "test_sides_cache.py",
 )
 
 

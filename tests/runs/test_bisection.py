@@ -310,7 +310,7 @@ MORE = ("-o", "rlperf_pairs=2..12", "--rlperf-max-time=20", "-p", "rlperf", "-p"
 def test_first_slower_commit_is_named(slowing: Example) -> None:
     """With what it changed and the one before it that does not run, by the slower test; git's files are as they were.
 
-    The exit code says that the first slower one is not known.
+    The exit code says that the first slower one is not known, and pytest's last line counts the comparisons.
     """
     one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     slowing.write({"out.txt": ""})
@@ -323,6 +323,7 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
         ("good", one, "test_x", "SAME"),
         ("bad", three, "test_x", "SLOWER"),
     ]
+    assert run.counts == "5 comparisons"
     assert "python_calls 2 → 3" in run.section("rlperf")
     first, *candidates, verdict, look, again = run.section("rlperf bisect").strip().splitlines()[:6]
     assert three in first
@@ -336,13 +337,12 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
 
 
 def test_exit_code_says_whether_it_was_found(slowing: Example) -> None:
-    """In a range in which nothing is slower it was not; pytest's last line counts the comparisons."""
+    """In a range in which nothing is slower it was not."""
     three, four = shas(slowing.root, "HEAD~1", "HEAD")
-    nothing = slowing.rlperf("bisect", "HEAD~1", *QUICK, *MORE, code=FAILED)
+    nothing = slowing.rlperf("bisect", "HEAD~1", *QUICK, *MORE, "-k", "test_x", code=FAILED)
     assert f"no test is SLOWER on commit {four} against commit {three}" in nothing.section("rlperf bisect")
     assert nothing.counts == "1 comparison"
     slowing.write({"mylib.py": f"{LIBRARY}    scan()\n    scan()\n"})
     slowing.commit("Scan once more")
-    found = slowing.rlperf("bisect", "HEAD~2", *QUICK, *MORE, "-k", "test_x", code=OK)
+    found = slowing.rlperf("bisect", "HEAD~1", *QUICK, *MORE, "-k", "test_x", code=OK)
     assert f"{shas(slowing.root, 'HEAD')[0]} is the first slower one: Scan once more" in found.section("rlperf bisect")
-    assert found.counts == "3 comparisons"

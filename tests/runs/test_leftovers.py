@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from example import FAILED, OK, Example
+from example import FAILED, OK, Example, Run
 from fake_worker import FakeWorker
 
 from pytest_rlperf.model.measured import SliceKind
@@ -52,38 +52,33 @@ BUS = """
 
     def once():
         unlink(send())
+        work()
 
     def always():  # seldom enough for a test beside it to prove what it leaves in each call
+        work()
         return 0 if next(NUMBERS) % 10 else send().size
 
     LIBRARY, NEW = ctypes.CDLL(None), False
 
     def files():
-        if NEW:
-            Path(tempfile.mkdtemp(), "log").write_bytes(bytes(1000))
-        work()
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(b"1")
-
-    def own_names():
         path = Path(tempfile.gettempdir(), f"rollout_{os.getpid()}_{next(NUMBERS)}")
         path.touch()
         work()
-        if not NEW:
+        if NEW:
+            Path(tempfile.mkdtemp(), "log").write_bytes(bytes(1000))
+        else:
             path.unlink()
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"1")
 
-    def memory():
-        number = LIBRARY.shmget(0, 4096, 0o600)
+    def segments():
+        memory = LIBRARY.shmget(0, 4096, 0o600)
+        semaphores = LIBRARY.semget(0, 1, 0o600)
+        LIBRARY.semctl(semaphores, 0, 16, 1)
         work()
         if not NEW:
-            LIBRARY.shmctl(number, 0, None)
-
-    def semaphores():
-        number = LIBRARY.semget(0, 1, 0o600)
-        LIBRARY.semctl(number, 0, 16, 1)
-        work()
-        if not NEW:
-            LIBRARY.semctl(number, 0, 0)
+            LIBRARY.shmctl(memory, 0, None)
+            LIBRARY.semctl(semaphores, 0, 0)
 
     def work():
         sum(range(50_000))
@@ -92,15 +87,16 @@ TEST = """
     import bus
     import pytest
 
-    NAMES = ["once", "always", "files", "own_names", "memory", "semaphores"]
-
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", ["once", "always", "files", "segments"])
     def test_bus(rlperf, name):
         rlperf(getattr(bus, name))
 """
 OTHERS = f"other_{OWN}"
-ONE_LEAVES = BUS.replace("unlink(send())", "send()").replace("send().size", "send().size + 0")
-NEW_LEAVES = BUS.replace("NEW = ctypes.CDLL(None), False", "NEW = ctypes.CDLL(None), True")
+HEAD_LEAVES = (
+    BUS.replace("unlink(send())", "send()")
+    .replace("send().size", "send().size + 0")
+    .replace("NEW = ctypes.CDLL(None), False", "NEW = ctypes.CDLL(None), True")
+)
 NEIGHBOUR = """
 import itertools, sys, time
 for number in itertools.count():
@@ -217,44 +213,68 @@ def test_only_new_blocks_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     assert SharedMemory(tmp_path / "none").remove(["psm_"]) == 0
 
 
-@needs_place
-def test_blocks_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -> None:
-    """Head's block a call is growth; one on both sides is none. The run removes all of them, and says so."""
-    before = {*Path(PLACE).iterdir()}
-    example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
+class Left(NamedTuple):
+    """A run of tests whose calls leave something, its findings by test, and what it has left to the machine."""
+
+    run: Run
+    found: dict[str, list[str]]
+    blocks: list[Path]
+    files: set[str]
+    segments: list[Any]
+    place: str
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    blocks, before = {*Path(PLACE).glob("*")}, segments()
+    example = Example(tmp_path_factory.mktemp("left"), {"bus.py": BUS, "test_bus.py": TEST})
     example.commit()
-    example.write({"bus.py": ONE_LEAVES})
-    run = example.pytest(*QUICK, "-k", "once or always", code=FAILED)
-    found = {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()}
-    (line,) = found["test_bus[once]"]
+    example.write({"bus.py": HEAD_LEAVES})
+    run = example.pytest(*QUICK, "-k", "not always", code=FAILED)
+    return Left(
+        run,
+        {name: [each["line"] for each in test["verdict"]["findings"]] for name, test in run.tests.items()},
+        [path for path in {*Path(PLACE).glob("*")} - blocks if path.name.startswith(OWN)],
+        {path.name.partition("_")[0] for path in example.tmp.iterdir()},
+        [each for each in segments() if each not in before],
+        str(example.tmp),
+    )
+
+
+@needs_place
+def test_blocks_that_calls_leave_fail_the_test_and_are_removed(left: Left) -> None:
+    """Head's block a call is growth. The run removes all of them, and says so."""
+    (line,) = left.found["test_bus[once]"]
     # What other programs leave in turns of base is taken off.
     assert re.match(r"each call leaves (1 block|0\.\d+ blocks) of shared memory", line)
-    assert found["test_bus[always]"] == []
-    (note,) = (each for each in run.document["notes"] if "shared memory" in each)
+    (note,) = (each for each in left.run.document["notes"] if "shared memory" in each)
     assert note.startswith("removed ")
     assert note.endswith(" blocks of shared memory that the tests left in /dev/shm")
-    assert not [path for path in {*Path(PLACE).iterdir()} - before if path.name.startswith(OWN)]
+    assert left.blocks == []
 
 
-def test_files_that_calls_leave_fail_the_test_and_are_removed(tmp_path: Path) -> None:
-    """Whatever their names are; but the run removes only what ``tempfile`` has named, which is surely its own."""
-    before = segments()
+@needs_place
+@pytest.mark.slow  # test_findings: test_what_calls_leave_behind, "both sides leave shared memory alike"
+def test_blocks_that_both_sides_leave_are_no_growth(tmp_path: Path) -> None:
+    """Also beside a test that leaves more on head."""
     example = Example(tmp_path, {"bus.py": BUS, "test_bus.py": TEST})
     example.commit()
-    example.write({"bus.py": NEW_LEAVES})
-    run = example.pytest(*QUICK, "-k", "files or own_names or memory or semaphores", code=FAILED)
-    found = {name: test["verdict"]["findings"][0]["line"] for name, test in run.tests.items()}
-    begins = "each call leaves 1 "
-    assert found["test_bus[files]"].startswith(begins + "temporary file")
-    assert found["test_bus[own_names]"].startswith(begins + "temporary file")
-    segment = "System V segment or semaphore"
-    assert found["test_bus[memory]"].startswith(begins + segment)
-    assert found["test_bus[semaphores]"].startswith(begins + segment)
-    notes = " ".join(run.document["notes"])
-    assert re.search(rf"removed \S+ temporary files that the tests left in {re.escape(str(example.tmp))}", notes)
-    assert re.search(rf"removed \S+ {segment.replace(' or ', 's or ')}s that the tests left", notes)
-    assert {path.name.partition("_")[0] for path in example.tmp.iterdir()} == {"rollout"}
-    assert not [each for each in segments() if each not in before]
+    example.write({"bus.py": HEAD_LEAVES})
+    run = example.pytest(*QUICK, "-k", "once or always", code=FAILED)
+    found = {name: len(test["verdict"]["findings"]) for name, test in run.tests.items()}
+    assert found == {"test_bus[once]": 1, "test_bus[always]": 0}
+
+
+def test_files_that_calls_leave_fail_the_test_and_are_removed(left: Left) -> None:
+    """Whatever their names are; but the run removes only what ``tempfile`` has named, which is surely its own."""
+    files, segments = "temporary files", "System V segments or semaphores"
+    assert left.found["test_bus[files]"][0].startswith(f"each call leaves 2 {files}")
+    assert left.found["test_bus[segments]"][0].startswith(f"each call leaves 2 {segments}")
+    notes = " ".join(left.run.document["notes"])
+    assert re.search(rf"removed \S+ {files} that the tests left in {re.escape(left.place)}", notes)
+    assert re.search(rf"removed \S+ {segments} that the tests left", notes)
+    assert left.files == {"rollout"}
+    assert left.segments == []
 
 
 def test_temporary_files_are_counted_with_their_bytes(tmp_path: Path) -> None:

@@ -159,6 +159,8 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
     }
     example = changed(tmp_path, files)
     lines = read(example.start(*ONE_CALL), FAILED, lambda lines: None)
+    assert lines.count("rlperf: 7 tests") == 1
+    assert not any("\x1b" in line for line in lines)
     assert sorted(verdicts(lines)) == [
         ("ERROR", "test_torn_down"),
         ("FAILED", "test_failed"),
@@ -174,7 +176,7 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "plugins", "plans", "told"),
     [
-        ((), (), 1, 1),
+        pytest.param((), (), 1, 1, marks=pytest.mark.slow),  # test_each_test_has_one_line_however_it_ends
         (("-v",), (), 1, 0),
         (("-q",), (), 1, 0),
         pytest.param(("-qq",), (), 0, 0, marks=pytest.mark.slow),

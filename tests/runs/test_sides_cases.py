@@ -17,7 +17,7 @@ import pytest
 from builders import source, write
 from example import FAILED, OK, USAGE, Example, Run
 
-QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.8", "--rlperf-tolerance=50%")
+QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.4", "--rlperf-tolerance=50%")
 TIMES = ("--rlperf-findings=counts=off,garbage=off,first_call=off",)  # are all that is looked at
 LEAST = 1.5  # times, of what is three times the work
 

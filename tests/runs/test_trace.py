@@ -176,7 +176,7 @@ def test_both_sides_of_a_live_comparison_have_a_trace(tmp_path: Path) -> None:
     example.commit()
     library = example.root / "mylib/__init__.py"
     library.write_text(library.read_text(encoding="utf-8").replace("TIMES = 1", "TIMES = 2"), encoding="utf-8")
-    given = ("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=2", "-k", "work")
+    given = ("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.5", "-k", "work")
     example.pytest(*given, "--rlperf-trace=out/traces")
     files = {path.name.rpartition("-")[2].partition(".")[2]: path for path in (example.root / "out/traces").iterdir()}
     assert set(files) == {"base.json", "head.json"}

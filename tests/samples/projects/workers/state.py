@@ -26,6 +26,7 @@ for name in ("email.parser", "pkgutil"):
     importlib.import_module(name)
 importlib.import_module(os.environ["WITH"])
 torch = sys.modules.get("torch")
+DRAWN = [random.random(), np.random.random()]  # while modules are imported
 
 
 def descriptors():
@@ -83,7 +84,7 @@ def inherited(config):
         "resources": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if "RLIMIT" in name},
         "locale": [locale.setlocale(locale.LC_ALL), str(decimal.getcontext()), socket.getdefaulttimeout()],
         "threads": [[each.name for each in threading.enumerate()], thread.native_id == os.getpid()],
-        "drawn": [random.random(), np.random.random(), torch and torch.rand(1).item()],
+        "drawn": [DRAWN, random.random(), np.random.random(), torch and torch.rand(1).item()],
         "main": [main.__name__, getattr(main, "__file__", None), main.__spec__],
         "multiprocessing": [
             multiprocessing.get_start_method(allow_none=True),
