@@ -51,7 +51,7 @@ _LOG_MOST = 700.0
 _NEAR = 4 / 3  # of the tolerance: an interval within it excludes a large change
 _NEGLIGIBLE = 1e-9  # pairs
 _LIKELY = 0.8  # chance of a verdict from which on a remedy is worth its time
-_PAIRS_MOST = 4  # times the most pairs: nobody waits for more
+PAIRS_MOST = 4  # times the most pairs: nobody waits for more
 _TOLERABLE = 0.1  # a larger tolerance finds less than exact counts do
 _SECONDS_STEP = 10
 _DISTURBS = 0.1  # of the CPUs: more other work makes pairs differ
@@ -335,7 +335,7 @@ class _LiveJudge:
         elif undecided.code is Code.PAIRS:
             pairs = max(self.least, self._slower_least - 1)
         elif is_spread:
-            more = range(count + 1, _PAIRS_MOST * most + 1)
+            more = range(count + 1, PAIRS_MOST * most + 1)
             pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
         if undecided.time_is_short and pairs is not None and (pairs <= most or not is_spread):
             return Remedy(RemedyKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))

@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import OF_READINGS
-from pytest_rlperf.judge.live import UNPLACED_LEAST, is_nearly_decided, judge_records, slower_least
+from pytest_rlperf.judge.live import PAIRS_MOST, UNPLACED_LEAST, is_nearly_decided, judge_records, slower_least
 from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.judged import RemedyKind, Status, Verdict
 from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
 from pytest_rlperf.model.measured import Shape
 from pytest_rlperf.model.stored import PairSpread
-from pytest_rlperf.options import MAX_TIME_S
+from pytest_rlperf.options import MAX_TIME_S, PAIRS
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
@@ -96,7 +96,7 @@ class Pairs:
         self._test = test
         self._open = open_pair
         self._history = history
-        policy = test.policy
+        self._policy = policy = test.policy  # with more pairs, if the run has time to spare
         # The time is shared out so that a confirming pair has its part.
         self._times = PairTimes(
             least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
@@ -147,7 +147,7 @@ class Pairs:
 
         One more than the most may be begun, as it may confirm.
         """
-        (least, most), lanes = self._test.policy.pairs, self._test.lanes
+        (least, most), lanes = self._policy.pairs, self._test.lanes
         if self._begun < least:
             return max(0, min(least - self._begun, lanes.pairs_most - running))
         if running:
@@ -165,14 +165,27 @@ class Pairs:
         if not records:
             return None
         self._test.ratio = math.exp(statistics.fmean(log_ratios(records)))
-        policy, counted = self._test.policy, self._has_counts
+        policy, counted = self._policy, self._has_counts
         verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
+        if verdict is not None and self._takes_more(verdict, records):
+            return None
         if verdict is None and is_last and self._times.is_up:
             if self._times.usual_s < self._spare_s() or is_nearly_decided(records, policy, self._history):
                 self._times.extend()
                 return None
             verdict = judge_records(records, policy, final=True, history=self._history, counted=counted)
         return verdict
+
+    def _takes_more(self, verdict: Verdict, records: Sequence[PairRecord]) -> bool:
+        """Whether more than the most pairs would most likely decide, and the run can spare their time; then it does."""
+        remedy, (least, most) = verdict.remedy, self._test.policy.pairs
+        if remedy is None or remedy.kind is not RemedyKind.PAIRS or remedy.amount is None or (least, most) != PAIRS:
+            return False
+        pair_s = statistics.fmean(record.setup_s + record.seconds for record in records)
+        if remedy.amount > PAIRS_MOST * most or (remedy.amount - len(records)) * pair_s > self._spare_s():
+            return False
+        self._policy = replace(self._policy, pairs=(least, int(remedy.amount)))
+        return True
 
     def _spare_s(self) -> float:
         """Return the time that the run can spare for an UNDECIDED test; 0 if the user wants the test to be brief."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -339,6 +340,36 @@ def test_what_is_undecided_goes_on_while_the_run_has_time_to_spare(
     _, live, verdict = compared.compare()
     assert (verdict.status, len(live.pairs)) == (Status.UNDECIDED, pairs)
     assert verdict.was_cut_short is (spare_s < 30.0)
+    compared.end()
+
+
+@pytest.mark.parametrize(
+    ("spare_s", "most", "spread", "status", "is_more"),
+    [
+        (0.0, 10, 0.028, Status.UNDECIDED, False),
+        (1e4, 10, 0.028, Status.SAME, True),
+        (1e4, 9, 0.028, Status.UNDECIDED, False),
+        (1e4, 10, 0.1, Status.UNDECIDED, False),
+    ],
+    ids=["no time", "time", "other limits", "hopeless"],
+)
+def test_more_than_the_most_pairs_are_taken_if_they_most_likely_decide(
+    compared: Compared, spare_s: float, most: int, spread: float, status: Status, is_more: bool
+) -> None:
+    """But only in time that the run has to spare, and not if the user has set how many pairs there are."""
+
+    def answer(driver: FakeDriver, order: wire.Order[Any]) -> object:
+        if not isinstance(order, wire.TakePair):
+            return None
+        return wire.Taken(builders.pair(generator.gauss(0.0, spread), seconds=1.0), [], [None, None])
+
+    generator = random.Random(1)
+    compared.answer = answer
+    compared.test.policy = Policy(pairs=(3, most))
+    compared.test.budget = cast("Budget", SimpleNamespace(spare_s=lambda: spare_s))
+    _, live, verdict = compared.compare()
+    assert verdict.status is status
+    assert (10 < len(live.pairs) <= 40) is is_more
     compared.end()
 
 
