@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_rlperf.judge.policy import verdict
@@ -51,6 +51,7 @@ _LOG_MOST = 700.0
 _NEAR = 4 / 3  # of the tolerance: an interval within it excludes a large change
 _NEGLIGIBLE = 1e-9  # pairs
 _LIKELY = 0.8  # chance of a verdict from which on a remedy is worth its time
+WORTH = 0.3  # the same for pairs that take a run only time that it has to spare
 PAIRS_MOST = 4  # times the most pairs: nobody waits for more
 _TOLERABLE = 0.1  # a larger tolerance finds less than exact counts do
 _SECONDS_STEP = 10
@@ -138,6 +139,15 @@ def is_nearly_decided(records: Sequence[PairRecord], policy: Policy, history: Pa
     """Whether the fewest pairs for a verdict are not there yet and would most likely be enough, by those so far."""
     ratios, placed = log_ratios(records), _are_placed(records)
     return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(ratios)
+
+
+def fewest_worthwhile(
+    records: Sequence[PairRecord], policy: Policy, most: int, history: PairSpread | None = None
+) -> int | None:
+    """Return the fewest pairs, more than the policy's most, that may well decide; None if not even ``most`` do."""
+    ratios, placed = log_ratios(records), _are_placed(records)
+    judge = _LiveJudge(policy, 1.0, placed=placed, history=history)
+    return judge.fewest(ratios, range(max(len(ratios), judge.most) + 1, most + 1), WORTH)
 
 
 class _LiveJudge:
@@ -320,6 +330,11 @@ class _LiveJudge:
 
         return spread.average(decided)
 
+    def fewest(self, seen: Sequence[float], among: Iterable[int], chance: float) -> int | None:
+        """Return the first of so many pairs that decide with a chance of ``chance``, given those seen."""
+        spread = self._learn(seen)[1]
+        return next((pairs for pairs in among if self._chance(seen, spread, pairs) >= chance), None)
+
     def remedy(self, undecided: PairsUndecided, seen: Sequence[float], pair_s: float, *, can_count: bool) -> Remedy:
         """Return the one change that would most likely decide, given the pairs seen, which took ``pair_s`` each.
 
@@ -335,8 +350,7 @@ class _LiveJudge:
         elif undecided.code is Code.PAIRS:
             pairs = max(self.least, self._slower_least - 1)
         elif is_spread:
-            more = range(count + 1, PAIRS_MOST * most + 1)
-            pairs = next((pairs for pairs in more if self._chance(seen, spread, pairs) >= _LIKELY), None)
+            pairs = self.fewest(seen, range(count + 1, PAIRS_MOST * most + 1), _LIKELY)
         if undecided.time_is_short and pairs is not None and (pairs <= most or not is_spread):
             return Remedy(RemedyKind.TIME, _SECONDS_STEP * math.ceil(pairs * pair_s / _SECONDS_STEP))
         # More pairs settle it also beside other work, which a user of a shared machine cannot end.

@@ -16,12 +16,20 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import OF_READINGS
-from pytest_rlperf.judge.live import PAIRS_MOST, UNPLACED_LEAST, is_nearly_decided, judge_records, slower_least
+from pytest_rlperf.judge.live import (
+    PAIRS_MOST,
+    UNPLACED_LEAST,
+    fewest_worthwhile,
+    is_nearly_decided,
+    judge_records,
+    slower_least,
+)
 from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.judged import RemedyKind, Status, Verdict
+from pytest_rlperf.model.judged import Status, Verdict
 from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
 from pytest_rlperf.model.measured import Shape
+from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import MAX_TIME_S, PAIRS
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
@@ -177,14 +185,16 @@ class Pairs:
         return verdict
 
     def _takes_more(self, verdict: Verdict, records: Sequence[PairRecord]) -> bool:
-        """Whether more than the most pairs would most likely decide, and the run can spare their time; then it does."""
-        remedy, (least, most) = verdict.remedy, self._test.policy.pairs
-        if remedy is None or remedy.kind is not RemedyKind.PAIRS or remedy.amount is None or (least, most) != PAIRS:
+        """Whether more than the most pairs may well decide, and the run can spare their time; then they are taken."""
+        least, most = self._test.policy.pairs
+        is_moved = verdict.reason.code is Code.MOVED
+        if verdict.status is not Status.UNDECIDED or is_moved or (least, most) != PAIRS:
             return False
+        more = fewest_worthwhile(records, self._policy, PAIRS_MOST * most, self._history)
         pair_s = statistics.fmean(record.setup_s + record.seconds for record in records)
-        if remedy.amount > PAIRS_MOST * most or (remedy.amount - len(records)) * pair_s > self._spare_s():
+        if more is None or (more - len(records)) * pair_s > self._spare_s():
             return False
-        self._policy = replace(self._policy, pairs=(least, int(remedy.amount)))
+        self._policy = replace(self._policy, pairs=(least, more))
         return True
 
     def _spare_s(self) -> float:

@@ -353,7 +353,7 @@ def test_what_is_undecided_goes_on_while_the_run_has_time_to_spare(
     ],
     ids=["no time", "time", "other limits", "hopeless"],
 )
-def test_more_than_the_most_pairs_are_taken_if_they_most_likely_decide(
+def test_more_than_the_most_pairs_are_taken_if_they_may_well_decide(
     compared: Compared, spare_s: float, most: int, spread: float, status: Status, is_more: bool
 ) -> None:
     """But only in time that the run has to spare, and not if the user has set how many pairs there are."""
