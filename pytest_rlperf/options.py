@@ -28,7 +28,6 @@ _NUMBER = r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)"
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 
 MAX_TIME_S = 60.0
-PAIRS = (3, 10)  # of a test, the fewest and the most
 TRAIN_TOLERANCE = 0.10  # for whole iterations of many threads and processes: their pairs differ by 4 to 18 %
 _SIZES = "_bytes"
 _DOES = dict.fromkeys(FINDINGS, (OFF, SHOW, GATE)) | {"time": (SHOW, GATE), "outputs": (OFF, SHOW, GATE, "bits")}
@@ -239,7 +238,7 @@ class Config:
         "write one call of each test and side as a timeline for Perfetto, such as traces", "DIR")]
     bisect: Annotated[str | None, Option("--rlperf:bisect", parse_spec, None, argparse.SUPPRESS)]
     selfcheck: Annotated[bool, Option("--rlperf:check-machine", parse_flag, False, argparse.SUPPRESS)]
-    pairs: Annotated[tuple[int, int], Option(None, parse_pairs, PAIRS,
+    pairs: Annotated[tuple[int, int], Option(None, parse_pairs, (3, 10),
         "set the fewest and the most pairs of processes per test, such as 3..20 (default: 3..10, and up to 40 if the "
         "run has time to spare)", ini=True)]
     lanes: Annotated[int | None, Option(None, parse_lanes, None,

@@ -26,12 +26,12 @@ from pytest_rlperf.judge.live import (
 )
 from pytest_rlperf.judge.mean_call import MeanCalls
 from pytest_rlperf.model.findings import OFF
-from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.judged import Policy, Status, Verdict
 from pytest_rlperf.model.live import PairRecord, RareCalls, log_ratios
 from pytest_rlperf.model.measured import Shape
 from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.model.stored import PairSpread
-from pytest_rlperf.options import MAX_TIME_S, PAIRS
+from pytest_rlperf.options import MAX_TIME_S
 from pytest_rlperf.run.endpoints import DriverLostError, PairDriver
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.run.schedule import AnyOf, Held, Job, Spawn, Steps, if_broken_off
@@ -187,8 +187,8 @@ class Pairs:
     def _takes_more(self, verdict: Verdict, records: Sequence[PairRecord]) -> bool:
         """Whether more than the most pairs may well decide, and the run can spare their time; then they are taken."""
         least, most = self._test.policy.pairs
-        is_moved = verdict.reason.code is Code.MOVED
-        if verdict.status is not Status.UNDECIDED or is_moved or (least, most) != PAIRS:
+        is_set = (least, most) != Policy.pairs
+        if verdict.status is not Status.UNDECIDED or verdict.reason.code is Code.MOVED or is_set:
             return False
         more = fewest_worthwhile(records, self._policy, PAIRS_MOST * most, self._history)
         pair_s = statistics.fmean(record.setup_s + record.seconds for record in records)
