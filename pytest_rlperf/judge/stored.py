@@ -133,15 +133,21 @@ def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], polic
     least = min(estimate.ratio for estimate in paces)
     most = max(estimate.ratio for estimate in paces)
     smallest = max(threshold * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
-    if least > threshold and sharper.floor > half:
+    is_slower, is_faster = sharper.floor > half, sharper.ceiling < 1 / half
+    if least > threshold and is_slower:
         change_s = statistics.median(figures.call_s for figures in then) * (sharper.ratio - 1)
         if change_s < policy.min_change_s:
             return Status.SAME, reasons.UnderMinimum(change_s, policy.min_change_s, at_most=False), sharper, smallest
         return Status.SLOWER, reasons.StoredSlower(policy.stored_failing), sharper, smallest
-    if most < 1 / threshold and sharper.ceiling < 1 / half:
+    if most < 1 / threshold and is_faster:
         return Status.FASTER, reasons.StoredFaster(policy.stores), sharper, smallest
     # Faster by one pace and the same by the other is not a slowdown; slower by one of them may be one.
     certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]
     if certain and most < 1 + tolerance:
         return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest
-    return Status.UNDECIDED, reasons.StoredSpread(tolerance, smallest), sharper, smallest
+    one_decides = certain or (is_slower and most > threshold) or (is_faster and least < 1 / threshold)
+    if one_decides or max(each.low for each in paces) > min(each.high for each in paces):
+        why: Reason = reasons.StoredPaces(paces.interpreter.ratio, paces.memory.ratio, smallest)
+    else:
+        why = reasons.StoredSpread(tolerance, smallest)
+    return Status.UNDECIDED, why, sharper, smallest

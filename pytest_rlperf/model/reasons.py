@@ -263,12 +263,25 @@ class StoredFaster(Reason):
 
 @dataclass(frozen=True)
 class StoredSpread(Reason):
-    """Figures of workers and sessions, or those by the two kernels, differ too much to confirm ``tolerance``.
+    """Figures of workers and sessions differ too much to confirm ``tolerance``.
 
     A slowdown of ``smallest_seen`` would have been SLOWER.
     """
 
     tolerance: float
+    smallest_seen: float
+    code = Code.SPREAD
+
+
+@dataclass(frozen=True)
+class StoredPaces(Reason):
+    """The ratios relative to the two kernels certainly differ, or one alone would decide where both do not.
+
+    A slowdown of ``smallest_seen`` would have been SLOWER.
+    """
+
+    interpreter: float
+    memory: float
     smallest_seen: float
     code = Code.SPREAD
 

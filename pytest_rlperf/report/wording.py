@@ -230,6 +230,12 @@ def _stored(reason: Reason) -> str | None:
                 f"stored numbers are too noisy to rule out a change of ±{bound(tolerance)}; they find slowdowns from "
                 f"{units.change(1 + smallest_seen)} on"
             )
+        case reasons.StoredPaces(interpreter, memory, smallest_seen):
+            return (
+                f"the change is {units.change(interpreter)} relative to the machine's speed in Python code, but "
+                f"{units.change(memory)} relative to its speed in memory, and stored numbers decide only where both agree; "
+                f"they find slowdowns from {units.change(1 + smallest_seen)} on"
+            )
         case reasons.UnderMinimum(change_s, least_s, at_most):
             extent = "at most " if at_most else ""
             return f"{extent}{units.seconds(change_s)} more a call, less than min_change={units.seconds(least_s)}"

@@ -113,22 +113,25 @@ def test_latencies_that_wait_for_the_device(pytestconfig: pytest.Config) -> None
 
 
 def test_compared_with_stored_baselines_and_the_run_fails(tmp_path: Path) -> None:
-    """JSON of one run is what the next compares with; three times the work is SLOWER, by an interval, and exit 1."""
+    """JSON of one run is what the next compares with; more work is SLOWER, by an interval, and exit 1.
+
+    It is a hundred times the work, as half a second on a busy machine may leave three times of it UNDECIDED.
+    """
     example = Example(
         tmp_path,
         {
-            "work.py": "TIMES = 1\n\ndef work():\n    return sum(range(2000 * TIMES))\n",
+            "work.py": "TIMES = 1\n\ndef work():\n    return sum(range(200 * TIMES))\n",
             "test_it.py": "from work import work\n\ndef test_work(rlperf):\n    rlperf(work)\n",
         },
     )
     example.pytest("--rlperf-save-baseline", "--rlperf-max-time=0.5", code=OK)
     (baseline,) = (example.root / "baselines").rglob("*.json")
     assert "test_it.py::test_work" in json.loads(baseline.read_text(encoding="utf-8"))["results"]
-    example.write({"work.py": "TIMES = 3\n\ndef work():\n    return sum(range(2000 * TIMES))\n"})
+    example.write({"work.py": "TIMES = 100\n\ndef work():\n    return sum(range(200 * TIMES))\n"})
     run = example.pytest("--rlperf", "--rlperf-max-time=0.5", "-v", code=FAILED)
     assert run.statuses == {"test_work": "SLOWER"}
     estimate = run.tests["test_work"]["verdict"]["estimate"]
-    assert 1.2 < estimate["low"] <= estimate["ratio"] <= estimate["high"]
+    assert 2 < estimate["low"] <= estimate["ratio"] <= estimate["high"]
     assert "test_work" in run.section("rlperf")
 
 

@@ -264,6 +264,7 @@ def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
     spread = (0.80, 0.90, 1.0, 1.11, 1.25)
     undecided = judge(result(*spread), result(*spread))
     assert undecided.status is Status.UNDECIDED
+    assert isinstance(undecided.reason, reasons.StoredSpread)
     smallest = undecided.smallest_seen
     assert smallest is not None
     assert smallest > 0.2
@@ -277,7 +278,9 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does() 
     slower = [1.4 * worker.wall.relative for worker in BASE.workers]
     assert judge(BASE, result(*slower)).status is Status.SLOWER
     verdict = judge(BASE, result(*slower, memory=1.4))
-    assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "spread")
+    assert verdict.status is Status.UNDECIDED
+    assert isinstance(verdict.reason, reasons.StoredPaces)
+    assert (verdict.reason.interpreter, verdict.reason.memory) == (pytest.approx(1.4), pytest.approx(1.0))
     assert not verdict.fails(strict=False)
     verdict = judge(BASE, result(*(3 * worker.wall.relative for worker in BASE.workers), memory=1.5))
     assert verdict.status is Status.SLOWER
@@ -335,7 +338,8 @@ def test_paces_that_differ_decide_nothing() -> None:
     steady = [worker.wall.relative for worker in BASE.workers]
     for head in (result(*steady, memory=1 / 1.4), result(*(value / 1.3 for value in steady), memory=1 / 1.69)):
         verdict = judge(BASE, head, rules)
-        assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "spread")
+        assert verdict.status is Status.UNDECIDED
+        assert isinstance(verdict.reason, reasons.StoredPaces)
 
 
 def test_a_tolerance_that_was_asked_for_binds_and_never_convicts_under_20_percent() -> None:

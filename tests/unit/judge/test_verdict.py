@@ -202,6 +202,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.StoredSlower(0.2),
     reasons.StoredFaster(stores=False),
     reasons.StoredSpread(0.2, 0.3),
+    reasons.StoredPaces(3.3, 1.16, 2.4),
     reasons.UnderMinimum(1e-6, 2e-6, at_most=True),
     reasons.PairsSame(3, 0.03),
     reasons.PairsDiffer(4, is_slower=False, all_agree=True, fresh=0.9),
