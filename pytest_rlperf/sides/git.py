@@ -6,12 +6,14 @@ from options or files stand after ``--end-of-options``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -78,6 +80,39 @@ class Version:
     commit: str
     name: str
     blob: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What git lists of a working tree, relative to its top.
+
+    ``tracked`` are the names in the index, each with the SHA of its content there. ``skipped`` are those that git was
+    told not to look at: assumed unchanged, or outside a sparse checkout. ``new`` are files that git would add.
+    """
+
+    tracked: Mapping[str, str]
+    submodules: tuple[str, ...]
+    skipped: frozenset[str]
+    new: frozenset[str]
+
+    @classmethod
+    def of(cls, entries: Iterable[str]) -> Listing:
+        """Return the entries of ``git ls-files -z -v --stage --cached --others``: ``H 100644 SHA 0<TAB>a``, ``? b``."""
+        tracked, submodules, skipped, new = {}, [], set(), set()
+        for entry in entries:
+            tag, _, rest = entry.partition(" ")
+            if tag == "?":
+                new.add(rest)
+                continue
+            about, _, name = rest.partition("\t")
+            mode, tracked[name], _ = about.split()
+            if mode == _SUBMODULE:
+                submodules.append(name)
+            if tag in "hsS":
+                skipped.add(name)
+        # A new repository within this one is a directory, which git lists with a slash.
+        is_file = {name for name in new if not name.endswith("/")}
+        return cls(tracked, tuple(sorted({*submodules})), frozenset(skipped), frozenset(is_file))
 
 
 @dataclass(frozen=True)
@@ -175,58 +210,59 @@ class Repository:
             if (place := path.resolve()).is_relative_to(self.top):
                 specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")
         command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
-        return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes())
+        return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes(self.listing()))
 
     def tree(self) -> str | None:
         """Return the full SHA of HEAD's tree."""
         done = self._git("rev-parse", "--verify", "HEAD^{tree}")
         return None if done.code else done.out.strip()
 
-    def files(self) -> list[str]:
+    def listing(self) -> Listing:
+        """Return what git lists of the working tree, without its submodules' files."""
+        return Listing.of(self._list("ls-files", "-z", "-v", "--stage", "--cached", *_NEW))
+
+    def files(self, listing: Listing) -> list[str]:
         """Return the files in the working tree, relative to its top: tracked ones, and new ones that git would add.
 
         Files in checked-out submodules are included.
         """
-        listed = self._list("ls-files", "-z", "--cached", *_NEW)
+        listed = sorted({*listing.tracked, *listing.new})
         # A deleted file is still in the index, and a submodule is a directory.
         own = [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
-        return [*own, *(f"{place}/{name}" for place in self._own_submodules() for name in self._within(place).files())]
+        return [*own, *self._below(listing, lambda within: within.files(within.listing()))]
 
-    def _own_submodules(self) -> list[str]:
+    def _below(self, listing: Listing, of: Callable[[Repository], Iterable[str]]) -> Iterator[str]:
+        """Yield names in the submodules that are checked out, relative to this tree's top."""
+        for place in self._checked_out(listing):
+            yield from (f"{place}/{name}" for name in of(self._within(place)))
+
+    def _checked_out(self, listing: Listing) -> list[str]:
         """Return the submodules that are checked out in the working tree."""
-        entries = [entry.partition("\t") for entry in self._list("ls-files", "-z", "--stage")]
-        found = sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
-        return [place for place in found if (self.top / place / ".git").exists()]
+        return [place for place in listing.submodules if (self.top / place / ".git").exists()]
 
     def _within(self, submodule: str) -> Repository:
         return find_repository(self.top / submodule)
 
-    def changed(self) -> list[str]:
+    def changed(self, listing: Listing) -> list[str]:
         """Return the files by which the working tree may differ from HEAD, relative to the top, with new ones."""
         command = ("status", "--porcelain", "-z", "--untracked-files=all", *_WHOLE)  # git diff would write the index
         entries = _names(_checked(self.top, *command, settings=_SPARSE))
         names = (entry[3:] for entry in entries if not entry.endswith("/"))  # without repositories within this one
-        return sorted({*names, *self._hidden_changes()})
+        return sorted({*names, *self._hidden_changes(listing)})
 
-    def new_files(self) -> set[str]:
-        """Return the files that git does not track and would add, relative to the top."""
-        listed = self._list("ls-files", "-z", *_NEW)
-        return {name for name in listed if not name.endswith("/")}  # without repositories within this one
-
-    def ignored(self) -> list[str]:
+    def ignored(self, listing: Listing) -> list[str]:
         """Return what git ignores, relative to the top: files, and wholly ignored directories, ending with ``/``."""
         own = self._list("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        return [
-            *own,
-            *(f"{place}/{name}" for place in self._own_submodules() for name in self._within(place).ignored()),
-        ]
+        return [*own, *self._below(listing, lambda within: within.ignored(within.listing()))]
 
     def between(self, one: str, other: str) -> list[str]:
         """Return the files by which two commits differ, with all files of changed submodules."""
+        if one == other:
+            return []
         changed = self._list("diff-tree", "-r", "--name-only", *_WHOLE, "-z", _END, one, other)
-        here = self._own_submodules()
-        within = (f"{name}/{file}" for name in set(changed) & set(here) for file in self._within(name).files())
-        return [*changed, *within]
+        here = {*changed}.intersection(self._checked_out(self.listing())) if changed else ()
+        within = ((name, self._within(name)) for name in here)
+        return [*changed, *(f"{name}/{file}" for name, below in within for file in below.files(below.listing()))]
 
     def check_out(self, sha: str, target: Path) -> None:
         """Check a commit out into an empty directory, as its own repository, with the submodules that are here.
@@ -237,7 +273,7 @@ class Repository:
         full = Commit(sha, "").sha
         self._lend(target, full)
         own = {
-            "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").removesuffix("\n"),
+            "GIT_DIR": str(self._git_dir),
             "GIT_WORK_TREE": str(target),
             "GIT_INDEX_FILE": str(target / ".git/index"),
             "GIT_LFS_SKIP_SMUDGE": "1",  # takes what is here
@@ -267,28 +303,37 @@ class Repository:
         _checked(target, "init", "--quiet", "--template=", form, settings=("init.defaultRefFormat=files",))
         alternates = target / ".git/objects/info/alternates"
         alternates.parent.mkdir(exist_ok=True)
-        alternates.write_bytes(_quoted(bytes(self.git_path("objects").resolve())) + b"\n")
+        alternates.write_bytes(_quoted(bytes((self._common_dir / "objects").resolve())) + b"\n")
         refs = self._checked("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags")
         (target / ".git/packed-refs").write_text(refs, encoding="utf-8", errors="surrogateescape")
         (target / ".git/HEAD").write_text(f"{sha}\n", encoding="ascii")
-        if (edge := self.git_path("shallow")).exists():
+        if (edge := self._common_dir / "shallow").exists():
             shutil.copyfile(edge, target / ".git/shallow")
 
-    def _hidden_changes(self) -> list[str]:
-        """Return changed files that git was told to skip: assumed unchanged, or outside a sparse checkout."""
-        tagged = (line.partition(" ") for line in self._list("ls-files", "-v", "-z"))
-        flagged = {name for tag, _, name in tagged if tag in "hsS" and (self.top / name).is_file()}
-        if not flagged:
+    def _hidden_changes(self, listing: Listing) -> list[str]:
+        """Return changed files that git was told to skip."""
+        names = sorted(name for name in listing.skipped if (self.top / name).is_file())
+        if not names:
             return []
-        entries = (entry.partition("\t") for entry in self._list("ls-files", "--stage", "-z"))
-        blobs = {name: about.split()[1] for about, _, name in entries if name in flagged}
-        names = sorted(blobs)
         found = self._checked("hash-object", "--", *names).split()
-        return [name for name, sha in zip(names, found, strict=True) if sha != blobs[name]]
+        return [name for name, sha in zip(names, found, strict=True) if sha != listing.tracked[name]]
 
-    def git_path(self, name: str) -> Path:
-        """Return the place of one of git's own files."""
-        return self.top / self._checked("rev-parse", "--git-path", name).removesuffix("\n")
+    @cached_property
+    def _git_dir(self) -> Path:
+        """The directory with this working tree's index."""
+        return Path(self._checked("rev-parse", "--absolute-git-dir").removesuffix("\n"))
+
+    @property
+    def _common_dir(self) -> Path:
+        """The directory with the objects, which worktrees share: a file leads there (gitrepository-layout(5))."""
+        with contextlib.suppress(OSError):
+            return self._git_dir / os.fsdecode((self._git_dir / "commondir").read_bytes()).removesuffix("\n")
+        return self._git_dir
+
+    @property
+    def lock(self) -> Path:
+        """The file that a git command makes while it writes the index."""
+        return self._git_dir / "index.lock"
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path and the commit of each submodule in a commit."""

@@ -157,7 +157,7 @@ class Preparation:
         """Today's tree, copied once; SideError if there is no git, or if the tree keeps changing."""
         tree = self._new_directory()
         check_private(tree)  # code is loaded from it
-        return take_snapshot(self._repository.top, tree, self._project.also, self._on_step)
+        return take_snapshot(self._repository, tree, self._project.also, self._on_step)
 
     @cached_property
     def _repository(self) -> Repository:
@@ -202,7 +202,7 @@ class Preparation:
         if other.top == own.top:
             raise SideError(f"dir:{path} is in today's own checkout; name another one, such as git worktree add makes")
         tree = self._new_directory()
-        theirs = take_snapshot(other.top, tree, self._project.also, self._on_step)
+        theirs = take_snapshot(other, tree, self._project.also, self._on_step)
         notes = _todays_notes(overlay_test_files(self.today, tree, self._tests))
         return _Version(str(other.top), tree, frozenset(theirs.laid), (*notes, *_lock_notes(theirs)))
 
@@ -214,7 +214,7 @@ class Preparation:
         head = head or self._head
         trees = base.tree, head.tree
         # A new file that git does not know yet is more often an output than a source, so it comes last.
-        new = self._repository.new_files()
+        new = self.today.new
         changed = tuple(sorted(differing_files(*trees, self._tests), key=lambda name: (name in new, name)))
         compiled = frozenset(name for name in self.today.laid if _is_compiled(self.today.tree / name))
         known = [name for name in changed if name not in new]
@@ -431,7 +431,7 @@ class Preparation:
 
         New files count only if they are modules: others, such as a run's output, are hardly loaded.
         """
-        new = self._repository.new_files()
+        new = self.today.new
         return sorted(
             name
             for name in self.today.changed

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project
-from pytest_rlperf.sides.git import Repository, find_repository
+from pytest_rlperf.sides.git import Listing, Repository, find_repository
 
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
@@ -87,7 +87,8 @@ class Snapshot:
 
     ``head`` is the full SHA of the checked-out commit, and ``changed`` are the files that git reported as different
     from it, new ones included. ``laid`` are the copied files that git ignores, and ``left_out`` the places of others,
-    which are too large to copy unless the user names them. ``lock`` is what a killed git has left in the tree.
+    which are too large to copy unless the user names them. ``new`` are the files that git does not know yet. ``lock``
+    is what a killed git has left in the tree.
     """
 
     top: Path
@@ -96,27 +97,29 @@ class Snapshot:
     changed: frozenset[str]
     laid: tuple[str, ...]
     left_out: tuple[str, ...]
+    new: frozenset[str]
     lock: Path | None = None
 
 
-def take_snapshot(top: Path, tree: Path, also: Iterable[str], on_step: OnStep) -> Snapshot:
-    """Copy the working tree at ``top`` into an empty directory, as one moment had it.
+def take_snapshot(of: Repository, tree: Path, also: Iterable[str], on_step: OnStep) -> Snapshot:
+    """Copy a working tree into an empty directory, as one moment had it.
 
     ``also`` are patterns of ignored files to copy whatever their size. SideError if the tree keeps changing.
     """
-    lock, due_s = find_repository(top).git_path("index.lock"), time.monotonic() + _LOCKED_S
+    top, lock, due_s = of.top, of.lock, time.monotonic() + _LOCKED_S
     for attempt in range(_ATTEMPTS):
         locked = _await_git(lock, due_s, on_step)
         on_step("copying today's tree")
         repository = find_repository(top)
         is_last = attempt + 1 == _ATTEMPTS
         try:
-            names, changed = _copy_working_tree(repository, tree)
+            listing = repository.listing()
+            names, changed = _copy_working_tree(repository, listing, tree)
             moved = _moved_on(repository, names, changed, tree) if _state(lock) == locked else "git's lock of it"
             if not moved:
-                laid = _lay_ignored(repository, tree, also)
+                laid = _lay_ignored(repository, listing, tree, also)
                 fix_links(top, tree, [tree])
-                return Snapshot(top, tree, repository.head, changed, *laid, lock if locked else None)
+                return Snapshot(top, tree, repository.head, changed, *laid, listing.new, lock if locked else None)
             error = SideError(
                 f"{top} kept changing while it was copied, {moved} at the last of {_ATTEMPTS} times: run this again "
                 "once nothing writes there"
@@ -175,12 +178,12 @@ def _state(lock: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _copy_working_tree(repository: Repository, tree: Path) -> tuple[list[str], frozenset[str]]:
+def _copy_working_tree(repository: Repository, listing: Listing, tree: Path) -> tuple[list[str], frozenset[str]]:
     """Fill an empty directory; return the tree's files, and those by which it may differ from its commit.
 
     A file that git calls unchanged has today's bytes, which may be older than a change of git's settings.
     """
-    names, known = _tree_files(repository), set(repository.changed())
+    names, known = _tree_files(repository, listing), set(repository.changed(listing))
     # Any file in a changed submodule may differ.
     changed = {*known, *(name for name in names if known & {*map(str, PurePosixPath(name).parents)})}
     repository.check_out(repository.head, tree)
@@ -198,19 +201,17 @@ def _moved_on(repository: Repository, names: list[str], changed: frozenset[str],
     Each file is read twice, and no file's second reading comes before another's first: if all are equal, there was a
     moment when the tree equalled the copy.
     """
-    now = find_repository(repository.top)
-    if now.head != repository.head:
-        return "its commit"
-    if _tree_files(now) != names or not changed.issuperset(now.changed()):
-        return "its list of files"
-    moved = next((name for name in names if not same(repository.top / name, tree / name)), "")
+    listing = repository.listing()
+    if _tree_files(repository, listing) != names or not changed.issuperset(repository.changed(listing)):
+        moved = "its list of files"
+    else:
+        moved = next((name for name in names if not same(repository.top / name, tree / name)), "")
     # A checkout changes the files first, and HEAD last, so git's answers may have been about either commit.
-    return moved or ("" if find_repository(repository.top).head == repository.head else "its commit")
+    return moved if find_repository(repository.top).head == repository.head else "its commit"
 
 
-def _tree_files(repository: Repository) -> list[str]:
+def _tree_files(repository: Repository, listing: Listing) -> list[str]:
     """Return a working tree's files, without new ones in environments that no ``.gitignore`` names."""
-    new = repository.new_files()
     apart: dict[Path, bool] = {}
 
     def is_apart(directory: Path) -> bool:
@@ -220,13 +221,16 @@ def _tree_files(repository: Repository) -> list[str]:
             apart[directory] = is_environment(directory) or is_apart(directory.parent)
         return apart[directory]
 
-    return [name for name in repository.files() if name not in new or not is_apart((repository.top / name).parent)]
+    names = repository.files(listing)
+    return [name for name in names if name not in listing.new or not is_apart((repository.top / name).parent)]
 
 
 # --------------------------------------------------------------------------- what git ignores
 
 
-def _lay_ignored(repository: Repository, tree: Path, also: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _lay_ignored(
+    repository: Repository, listing: Listing, tree: Path, also: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Copy the files that git ignores into a tree, small places first; return their names, and the places left out.
 
     Bytecode, environments and caches are not copied.
@@ -235,7 +239,7 @@ def _lay_ignored(repository: Repository, tree: Path, also: Iterable[str]) -> tup
     laid: list[str] = []
     left_out: list[str] = []
     files_left, bytes_left = _LAID_FILES, _LAID_BYTES
-    places = [(place, *_files_of(repository.top, place)) for place in repository.ignored()]
+    places = [(place, *_files_of(repository.top, place)) for place in repository.ignored(listing)]
     for place, names, size in sorted(places, key=lambda found: found[2]):
         named = list(_named(repository.top, place, patterns))
         if len(names) <= files_left and size <= bytes_left:

@@ -19,7 +19,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
-from pytest_rlperf.sides.git import Commit, NoRepositoryError, Repository, find_repository, read_allowances
+from pytest_rlperf.sides.git import Commit, Listing, NoRepositoryError, Repository, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.programs import run
 from pytest_rlperf.sides.specs import parse_spec
@@ -172,10 +172,11 @@ def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> No
     monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/monitor-ran\n", encoding="utf-8")
     monitor.chmod(0o755)
     tree.git("config", "core.fsmonitor", str(monitor))
-    find_repository(tree.top).changed()
+    repository = find_repository(tree.top)
+    repository.changed(repository.listing())
+    repository.ignored(repository.listing())
     read_tree(tree.top, tree.top / "baselines")
     read_allowances(tree.top, sha)
-    find_repository(tree.top).ignored()
     assert not (tmp_path / "monitor-ran").exists()
 
 
@@ -822,16 +823,16 @@ def test_a_checkout_that_ends_while_the_tree_is_looked_at_is_seen(tree: Tree, mo
     two = tree.commit(**{"a.py": "2"})
     changed, times = Repository.changed, 0
 
-    def switch(repository: Repository) -> list[str]:
+    def switch(repository: Repository, listing: Listing) -> list[str]:
         nonlocal times
         times += 1
         if times == 1:  # the files of one commit, and still the HEAD of the other
-            found = changed(repository)
+            found = changed(repository, listing)
             tree.git("read-tree", "--reset", "-u", one)
             return found
         if times == 2:
             tree.git("update-ref", "--no-deref", "HEAD", one)
-        return changed(repository)
+        return changed(repository, listing)
 
     monkeypatch.setattr(Repository, "changed", switch)
     made = preparation(builders.project(tree.top, "test_x.py"))
