@@ -192,8 +192,7 @@ class ManyTests:
         tails = ((1 - CONFIDENCE) / 2, self._level)
         counts = range(self._least, self._most + 2)
         self._widths = {count: [_width(self._expected, count, tail) for tail in tails] for count in counts}
-        given_up = range(self._least, self._most) if gives_up else ()
-        self._chances = {count: self._chance_table(count) for count in given_up}
+        self._chances = cache(self._chance_table)  # each takes a while, and more pairs than ten seldom need any
         self._agreeing = {count: self._agreeing_least(count) for count in counts}
 
     def judge(self, log_ratios: Array) -> Found:
@@ -267,7 +266,7 @@ class ManyTests:
         if not self._gives_up:
             return np.zeros(len(distance), bool)
         points = np.stack([_log(squares), np.minimum(distance, _MEANS[-1])], axis=1)
-        chances = self._chances[count](points)
+        chances = self._chances(count)(points)
         near = np.flatnonzero(np.abs(chances - 0.05) < _EXACT)
         for part in np.array_split(near, len(near) // 20_000 + 1):
             chances[part] = self._chance(distance[part], squares[part], count)
@@ -328,6 +327,19 @@ def by_the_rule(log_ratios: Sequence[float], policy: Policy = POLICY, *, placed:
     return judge_pairs(log_ratios, policy, 1e-3, final=False, placed=placed)
 
 
+def in_time_to_spare(log_ratios: Sequence[float], policy: Policy, *, placed: bool = True) -> tuple[Verdict, int]:
+    """Return the verdict of the rule itself and its pairs, if an undecided test goes on as a run lets it."""
+    for count in range(1, len(log_ratios) + 1):
+        verdict = by_the_rule(log_ratios[:count], policy, placed=placed)
+        if verdict is not None and verdict.status is Status.UNDECIDED:
+            more = live.fewest_worthwhile(log_ratios[:count], policy, SPARE_MOST, placed=placed)
+            if more is not None:
+                policy, verdict = replace(policy, pairs=(policy.pairs[0], more)), None
+        if verdict is not None:
+            return verdict, count
+    raise AssertionError  # one pair more than the most ends it
+
+
 def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True) -> int:
     """Return for how many rows the rule itself and its copy differ in the status or in the number of pairs."""
     found, differ = many(tests, placed=placed).judge(log_ratios), 0
@@ -335,6 +347,21 @@ def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True)
         before, verdict = (by_the_rule(row[:pairs], policy_of(tests), placed=placed) for pairs in (used - 1, used))
         differ += before is not None or verdict is None or verdict.status.value != status
     return differ
+
+
+def disagreements_in_time_to_spare(log_ratios: Array, tests: int = TESTS, *, placed: bool = True) -> int:
+    """Return the same for rows of one pair more than ``SPARE_MOST``, of tests that go on in time to spare."""
+    found = many(tests, placed=placed).judge_in_time_to_spare(log_ratios)
+    itself = [in_time_to_spare(row, policy_of(tests), placed=placed) for row in log_ratios.tolist()]
+    copied = zip(found.status.tolist(), found.used.tolist(), strict=True)
+    return sum((verdict.status.value, used) != copy for (verdict, used), copy in zip(itself, copied, strict=True))
+
+
+def restless(generator: np.random.Generator, tests: int) -> Array:
+    """Return the log-ratios of tests that ten pairs mostly leave undecided, of one pair more than ``SPARE_MOST``."""
+    noise, change = generator.uniform(0.01, 0.06, (tests, 1)), generator.choice([0.0, 0.02, 0.03, 0.05], (tests, 1))
+    rows: Array = change + noise * generator.normal(size=(tests, SPARE_MOST + 1))
+    return rows
 
 
 def run_alarms(alarms: int, tests: int, run_size: int) -> tuple[float, float]:
@@ -686,6 +713,9 @@ def main() -> None:
     checked[::2] += generator.choice(np.log1p(EFFECTS), (len(checked[::2]), 1))
     differ = sum(disagreements(checked, size) for size in RUN_SIZES) + disagreements(checked, placed=False)
     print(f"The rule and its copy for many tests differ in {differ} of {4 * len(checked)} verdicts.")
+    rows = restless(np.random.default_rng(options.seed + 4), 40)
+    differ = disagreements_in_time_to_spare(rows) + disagreements_in_time_to_spare(rows, placed=False)
+    print(f"In time to spare they differ in {differ} of {2 * len(rows)} verdicts.")
     size_head = [f"{size} tests a run" for size in RUN_SIZES]
     noises = {name: drawn(noise) for name, noise in (spread(SPREADS) | SHAPES | PROCESSES).items()}
     title = f"Unchanged runs with any false alarm, and the 95 % upper bound of their share; {tests} tests a line"

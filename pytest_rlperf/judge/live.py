@@ -81,7 +81,7 @@ def judge_records(
     both sides have exact counts.
     """
     ratios = log_ratios(records)
-    placed = _are_placed(records)
+    placed = are_placed(records)
     base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
     error = 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
@@ -99,7 +99,7 @@ def judge_records(
     )
 
 
-def _are_placed(records: Sequence[PairRecord]) -> bool:
+def are_placed(records: Sequence[PairRecord]) -> bool:
     """Whether pairs differ as little as those on one CPU; total times differ by all that the machine does."""
     return not are_unrepeated(records) and all(record.placed is not None for record in records)
 
@@ -135,19 +135,19 @@ def judge_pairs(
     return judge.cut_short(log_ratios) if final else None
 
 
-def is_nearly_decided(records: Sequence[PairRecord], policy: Policy, history: PairSpread | None = None) -> bool:
+def is_nearly_decided(
+    log_ratios: Sequence[float], policy: Policy, *, placed: bool = True, history: PairSpread | None = None
+) -> bool:
     """Whether the fewest pairs for a verdict are not there yet and would most likely be enough, by those so far."""
-    ratios, placed = log_ratios(records), _are_placed(records)
-    return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(ratios)
+    return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(log_ratios)
 
 
 def fewest_worthwhile(
-    records: Sequence[PairRecord], policy: Policy, most: int, history: PairSpread | None = None
+    log_ratios: Sequence[float], policy: Policy, most: int, *, placed: bool = True, history: PairSpread | None = None
 ) -> int | None:
     """Return the fewest pairs, more than the policy's most, that may well decide; None if not even ``most`` do."""
-    ratios, placed = log_ratios(records), _are_placed(records)
     judge = _LiveJudge(policy, 1.0, placed=placed, history=history)
-    return judge.fewest(ratios, range(max(len(ratios), judge.most) + 1, most + 1), WORTH)
+    return judge.fewest(log_ratios, range(max(len(log_ratios), judge.most) + 1, most + 1), WORTH)
 
 
 class _LiveJudge:

@@ -19,6 +19,7 @@ from pytest_rlperf.judge.findings import OF_READINGS
 from pytest_rlperf.judge.live import (
     PAIRS_MOST,
     UNPLACED_LEAST,
+    are_placed,
     fewest_worthwhile,
     is_nearly_decided,
     judge_records,
@@ -172,16 +173,18 @@ class Pairs:
         records = self._times.records()
         if not records:
             return None
-        self._test.ratio = math.exp(statistics.fmean(log_ratios(records)))
-        policy, counted = self._policy, self._has_counts
-        verdict = judge_records(records, policy, final=False, history=self._history, counted=counted)
+        ratios, placed = log_ratios(records), are_placed(records)
+        self._test.ratio = math.exp(statistics.fmean(ratios))
+        policy, counted, history = self._policy, self._has_counts, self._history
+        verdict = judge_records(records, policy, final=False, history=history, counted=counted)
         if verdict is not None and self._takes_more(verdict, records):
             return None
         if verdict is None and is_last and self._times.is_up:
-            if self._times.usual_s < self._spare_s() or is_nearly_decided(records, policy, self._history):
+            is_nearly = is_nearly_decided(ratios, policy, placed=placed, history=history)
+            if self._times.usual_s < self._spare_s() or is_nearly:
                 self._times.extend()
                 return None
-            verdict = judge_records(records, policy, final=True, history=self._history, counted=counted)
+            verdict = judge_records(records, policy, final=True, history=history, counted=counted)
         return verdict
 
     def _takes_more(self, verdict: Verdict, records: Sequence[PairRecord]) -> bool:
@@ -190,7 +193,8 @@ class Pairs:
         is_set = (least, most) != Policy.pairs
         if verdict.status is not Status.UNDECIDED or verdict.reason.code is Code.MOVED or is_set:
             return False
-        more = fewest_worthwhile(records, self._policy, PAIRS_MOST * most, self._history)
+        ratios, placed = log_ratios(records), are_placed(records)
+        more = fewest_worthwhile(ratios, self._policy, PAIRS_MOST * most, placed=placed, history=self._history)
         pair_s = statistics.fmean(record.setup_s + record.seconds for record in records)
         if more is None or (more - len(records)) * pair_s > self._spare_s():
             return False

@@ -489,6 +489,15 @@ def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> 
     assert mc.disagreements(pairs, size, placed=placed) == 0
 
 
+@pytest.mark.slow  # test_the_rule_and_its_copy_for_many_tests_agree has the rule for ten pairs
+@pytest.mark.parametrize("placed", [True, False])
+def test_the_rule_and_its_copy_agree_on_tests_that_go_on(placed: bool) -> None:
+    """In time to spare, both take as many more pairs of an undecided test, and say the same of it."""
+    pairs = mc.restless(np.random.default_rng(4), 20)
+    assert mc.many(placed=placed).judge_in_time_to_spare(pairs).used.max() > mc.PAIRS
+    assert mc.disagreements_in_time_to_spare(pairs, placed=placed) == 0
+
+
 @builders.others_are_slow("draw", KEPT, of=4)
 def test_five_percent_are_found(draw: object) -> None:
     """Of 2000 tests slower by 5 % at least 95 of 100 are SLOWER, and hardly one slower by 10 % is not."""
