@@ -185,8 +185,8 @@ class LiveComparison:
     def _with_places(self, live: Live, first: PairDriver) -> Steps[Live]:
         """Return the comparison, with the lines that allocate the memory that calls of the head keep, if they do."""
         test = self._test
-        found = growth.find(live, test.policy)
-        if test.policy.findings["growth"] == OFF or found is None or growth.ALLOCATED.isdisjoint(found.figures):
+        found = None if test.policy.findings["growth"] == OFF else growth.find(live, test.policy)
+        if found is None or growth.ALLOCATED.isdisjoint(found.figures):
             return live
         test.show("looking which lines allocate")
         kept = yield from test.in_lane(first, self._allocations(first, growth.period(live)))
