@@ -232,9 +232,9 @@ def _stored(reason: Reason) -> str | None:
             )
         case reasons.StoredPaces(interpreter, memory, smallest_seen):
             return (
-                f"the change is {units.change(interpreter)} relative to the machine's speed in Python code, but "
-                f"{units.change(memory)} relative to its speed in memory, and stored numbers need both; "
-                f"they find slowdowns from {units.change(1 + smallest_seen)} on"
+                "the machine has changed since the baseline was stored: relative to its speed in Python code the "
+                f"change is {units.change(interpreter)}; relative to its speed in memory it is {units.change(memory)}. "
+                f"Stored numbers find slowdowns from {units.change(1 + smallest_seen)} on"
             )
         case reasons.UnderMinimum(change_s, least_s, at_most):
             extent = "at most " if at_most else ""

@@ -273,7 +273,7 @@ def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
     assert (over.status, under.status) == (Status.SLOWER, Status.UNDECIDED)
 
 
-def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does() -> None:
+def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does(wording: Wording) -> None:
     """Where the memory kernel has slowed down alike, nobody knows which is to blame; what is beyond is slower."""
     slower = [1.4 * worker.wall.relative for worker in BASE.workers]
     assert judge(BASE, result(*slower)).status is Status.SLOWER
@@ -281,6 +281,7 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does() 
     assert verdict.status is Status.UNDECIDED
     assert isinstance(verdict.reason, reasons.StoredPaces)
     assert astuple(verdict.reason)[:2] == (pytest.approx(1.4), pytest.approx(1.0))
+    assert verdict_message(verdict) == wording
     assert not verdict.fails(strict=False)
     verdict = judge(BASE, result(*(3 * worker.wall.relative for worker in BASE.workers), memory=1.5))
     assert verdict.status is Status.SLOWER
