@@ -232,7 +232,7 @@ def _stored(reason: Reason) -> str | None:
             )
         case reasons.StoredPaces(interpreter, memory, smallest_seen):
             return (
-                "the machine has changed since the baseline was stored: relative to its speed in Python code the "
+                "the machine may have changed since the baseline was stored: relative to its speed in Python code the "
                 f"change is {units.change(interpreter)}; relative to its speed in memory it is {units.change(memory)}. "
                 f"Stored numbers find slowdowns from {units.change(1 + smallest_seen)} on"
             )

@@ -210,16 +210,16 @@ class Repository:
             if (place := path.resolve()).is_relative_to(self.top):
                 specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")
         command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
-        return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes(self.listing()))
+        return bool(_checked(self.top, *command, settings=_SPARSE) or self._hidden_changes(self.listing(new=False)))
 
     def tree(self) -> str | None:
         """Return the full SHA of HEAD's tree."""
         done = self._git("rev-parse", "--verify", "HEAD^{tree}")
         return None if done.code else done.out.strip()
 
-    def listing(self) -> Listing:
-        """Return what git lists of the working tree, without its submodules' files."""
-        return Listing.of(self._list("ls-files", "-z", "-v", "--stage", "--cached", *_NEW))
+    def listing(self, *, new: bool = True) -> Listing:
+        """Return what git lists of the working tree, with its new files if ``new``, and not within submodules."""
+        return Listing.of(self._list("ls-files", "-z", "-v", "--stage", "--cached", *(_NEW if new else ())))
 
     def files(self, listing: Listing) -> list[str]:
         """Return the files in the working tree, relative to its top: tracked ones, and new ones that git would add.
@@ -253,14 +253,14 @@ class Repository:
     def ignored(self, listing: Listing) -> list[str]:
         """Return what git ignores, relative to the top: files, and wholly ignored directories, ending with ``/``."""
         own = self._list("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        return [*own, *self._below(listing, lambda within: within.ignored(within.listing()))]
+        return [*own, *self._below(listing, lambda within: within.ignored(within.listing(new=False)))]
 
     def between(self, one: str, other: str) -> list[str]:
         """Return the files by which two commits differ, with all files of changed submodules."""
         if one == other:
             return []
         changed = self._list("diff-tree", "-r", "--name-only", *_WHOLE, "-z", _END, one, other)
-        here = {*changed}.intersection(self._checked_out(self.listing())) if changed else ()
+        here = {*changed}.intersection(self._checked_out(self.listing(new=False))) if changed else ()
         within = ((name, self._within(name)) for name in here)
         return [*changed, *(f"{name}/{file}" for name, below in within for file in below.files(below.listing()))]
 

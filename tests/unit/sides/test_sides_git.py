@@ -393,6 +393,21 @@ def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> 
     assert repository.is_dirty(superproject.top / "baselines")
 
 
+def test_a_linked_worktree_is_a_tree_like_any_other(tree: Tree, tmp_path: Path) -> None:
+    """Its objects, and the edge of a shallow clone, lie in the repository that it belongs to."""
+    for version in "123":
+        tree.commit(**{"mylib.py": version, "test_x.py": ""})
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth=2", tree.top.as_uri(), str(clone)], check=True)
+    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tmp_path / "linked")], cwd=clone, check=True)
+    sides = prepare("HEAD~1", builders.project(tmp_path / "linked", "test_x.py"))
+    assert [files_of(tree_of(side), "mylib.py") for side in (sides.base, sides.head)] == [
+        {"mylib.py": "2"},
+        {"mylib.py": "3"},
+    ]
+    assert sides.changed == ("mylib.py",)
+
+
 def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
     """Measured tests may lie in a submodule: what lies below its folder of tests is laid on base's commit."""
     write(superproject.top / "vendor/library", {"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
