@@ -179,12 +179,13 @@ class Leftovers:
         decides which comes first, so what others make falls into turns as often as into pauses.
         """
         __tracebackhide__ = True
-        limit_s = max(_PROOF_S, min(_PROOF_MOST_S, 2 * _TRIALS * _SPARE * self._turn_s))
+        limit_s = _limit_s(self._turn_s)
         proving = {place for place in self._places if self._is_worth(worker, place, limit_s)}
-        before, end_s, proofs = _names(), self._clock() + limit_s, Counter[str]()
+        before, began_s, proofs = _names(), self._clock(), Counter[str]()
         while waiting := {place for place in proving if proofs[place] < _TRIALS}:
             missing = max(_TRIALS - proofs[place] for place in waiting)
-            if self._clock() + 2 * missing * self._turn_s > end_s:
+            limit_s = max(limit_s, _limit_s(self._turn_s))  # turns take longer where other work begins
+            if self._clock() - began_s + 2 * missing * self._turn_s > limit_s:
                 proving -= waiting
                 break
             turn, pause = self._turn_and_pause(worker)
@@ -235,6 +236,11 @@ class Leftovers:
 
     def _since(self, before: Mapping[str, Held]) -> Mapping[str, Held]:
         return {place: held.since(before[place]) for place, held in self._held().items()}
+
+
+def _limit_s(turn_s: float) -> float:
+    """Return how long a proof by turns of that length may take."""
+    return max(_PROOF_S, min(_PROOF_MOST_S, 2 * _TRIALS * _SPARE * turn_s))
 
 
 def _beginning(names: set[str]) -> str:

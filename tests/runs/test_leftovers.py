@@ -134,10 +134,11 @@ class Leaving(FakeWorker):
     def __init__(self, world: World, leaves: Callable[[], int]) -> None:
         self._world = world
         self._leaves = leaves
+        self.slowed = 1
 
     def carry_out(self, order: Order[Any]) -> Any:
         if isinstance(order, Take):
-            self._world.wait(SLICE_S)
+            self._world.wait(self.slowed * SLICE_S)
             self._world.left += self._leaves()
             return None
         return super().carry_out(order)
@@ -181,6 +182,16 @@ def test_a_worker_proves_what_it_leaves(every: int, others: Callable[[float], in
     calls = iter(range(100_000))
     leaves = (lambda: 15 * (next(calls) % every == 0)) if every else (lambda: 0)
     assert proved(leaves, others) is expected
+
+
+def test_a_worker_proves_it_where_turns_become_longer() -> None:
+    """Other work may begin during a proof, which then takes longer, and is not given up."""
+    world = World(lambda now_s: 0)
+    worker = Leaving(world, lambda: 15)
+    leftovers = Leftovers({SHARED: world.held}, None, lambda: world.now_s, world.wait)
+    leftovers.take(worker, SliceKind.PLAIN)
+    worker.slowed = 20
+    assert SHARED in leftovers.proved(worker)
 
 
 @pytest.mark.parametrize("per_s", [3.0, 30.0, 300.0])
