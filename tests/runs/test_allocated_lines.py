@@ -24,7 +24,7 @@ def test_only_what_head_keeps_more_of_is_named(tmp_path: Path) -> None:
     more = "KEPT.append(bytes(2_000))\n            KEPT.append(bytes(1_500))"
     example.write({"library.py": "\n" + base.replace("KEPT.append(bytes(2_000))", more)})
     run = example.pytest(
-        *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=2", "--rlperf-tolerance=900%"),
+        *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=20", "--rlperf-tolerance=900%"),
         "--rlperf-findings=counts=off,garbage=off,first_call=off,drift=off",
         code=FAILED,
     )
