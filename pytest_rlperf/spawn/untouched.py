@@ -66,10 +66,11 @@ def _members(place: Place) -> Iterator[tuple[str, Any]]:
 
 
 _PSUTIL = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "psutil"]
+_PATHS = inspect.getmro(pathlib.PosixPath)[:-1]
 _STANDARD: tuple[Place, ...] = (
     builtins, glob, io, json, multiprocessing.connection, os, pathlib, posixpath, select, shutil, signal, socket,
-    subprocess, tempfile, threading, time, *_PSUTIL, *inspect.getmro(pathlib.PosixPath)[:-1], psutil.Process,
-    subprocess.Popen, threading.Thread, multiprocessing.connection.Connection,
+    subprocess, tempfile, threading, time, *_PSUTIL, *_PATHS, *(sys.modules[each.__module__] for each in _PATHS),
+    psutil.Process, subprocess.Popen, threading.Thread, multiprocessing.connection.Connection,
 )  # fmt: skip
 _BEFORE = Untouched(_STANDARD)
 

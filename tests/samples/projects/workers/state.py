@@ -4,6 +4,7 @@ import decimal
 import faulthandler
 import gc
 import importlib
+import importlib.metadata
 import json
 import locale
 import logging
@@ -24,6 +25,7 @@ OWN = ("pytest_rlperf.", "encodings.")
 # What a component needs of the standard library: a copy has it, and a new interpreter has it later.
 for name in ("email.parser", "pkgutil"):
     importlib.import_module(name)
+importlib.metadata.version("pytest")  # so does the headline of a run, which loads more from Python 3.13 on
 importlib.import_module(os.environ["WITH"])
 torch = sys.modules.get("torch")
 DRAWN = [random.random(), np.random.random()]  # while modules are imported
