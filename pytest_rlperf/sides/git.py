@@ -84,7 +84,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Listing:
-    """What git lists of a working tree, relative to its top.
+    """The files that git lists in a working tree, by their names relative to its top.
 
     ``tracked`` are the names in the index, each with the SHA of its content there. ``skipped`` are those that git was
     told not to look at: assumed unchanged, or outside a sparse checkout. ``new`` are files that git would add.
@@ -229,12 +229,13 @@ class Repository:
         listed = sorted({*listing.tracked, *listing.new})
         # A deleted file is still in the index, and a submodule is a directory.
         own = [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
-        return [*own, *self._below(listing, lambda within: within.files(within.listing()))]
+        return [*own, *self._below(self._checked_out(listing), Repository.files)]
 
-    def _below(self, listing: Listing, of: Callable[[Repository], Iterable[str]]) -> Iterator[str]:
-        """Yield names in the submodules that are checked out, relative to this tree's top."""
-        for place in self._checked_out(listing):
-            yield from (f"{place}/{name}" for name in of(self._within(place)))
+    def _below(self, submodules: Iterable[str], names: Callable[[Repository, Listing], Iterable[str]]) -> Iterator[str]:
+        """Yield the names that a method gives for submodules, relative to this tree's top."""
+        for place in submodules:
+            within = self._within(place)
+            yield from (f"{place}/{name}" for name in names(within, within.listing()))
 
     def _checked_out(self, listing: Listing) -> list[str]:
         """Return the submodules that are checked out in the working tree."""
@@ -253,16 +254,15 @@ class Repository:
     def ignored(self, listing: Listing) -> list[str]:
         """Return what git ignores, relative to the top: files, and wholly ignored directories, ending with ``/``."""
         own = self._list("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
-        return [*own, *self._below(listing, lambda within: within.ignored(within.listing(new=False)))]
+        return [*own, *self._below(self._checked_out(listing), Repository.ignored)]
 
     def between(self, one: str, other: str) -> list[str]:
         """Return the files by which two commits differ, with all files of changed submodules."""
         if one == other:
             return []
         changed = self._list("diff-tree", "-r", "--name-only", *_WHOLE, "-z", _END, one, other)
-        here = {*changed}.intersection(self._checked_out(self.listing(new=False))) if changed else ()
-        within = ((name, self._within(name)) for name in here)
-        return [*changed, *(f"{name}/{file}" for name, below in within for file in below.files(below.listing()))]
+        here = self._checked_out(self.listing(new=False)) if changed else ()
+        return [*changed, *self._below({*changed}.intersection(here), Repository.files)]
 
     def check_out(self, sha: str, target: Path) -> None:
         """Check a commit out into an empty directory, as its own repository, with the submodules that are here.

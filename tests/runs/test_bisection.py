@@ -9,6 +9,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
@@ -264,7 +265,8 @@ def test_changed_functions_of_a_release_are_named(tmp_path: Path) -> None:
     example = Example(tmp_path, {"test_x.py": test})
     run = example.pytest("--rlperf-against=pip:iniconfig==0.0.2", *QUICK, code=FAILED)
     (line,) = re.findall(r"changed: (.*)", run.failure("test_items"))
-    assert re.fullmatch(r"iniconfig/__init__\.py:\d+ SectionWrapper\.items · .*\d → \d.*", line)
+    counted = r".* 0 → 1" if sys.version_info < (3, 12) else "entered 1 → 2 times a call"  # its generator's resumption
+    assert re.fullmatch(rf"iniconfig/__init__\.py:\d+ SectionWrapper\.items · {counted}", line)
 
 
 LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"

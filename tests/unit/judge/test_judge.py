@@ -278,7 +278,7 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does(wo
     slower = [1.4 * worker.wall.relative for worker in BASE.workers]
     assert judge(BASE, result(*slower)).status is Status.SLOWER
     verdict = judge(BASE, result(*slower, memory=1.4))
-    assert verdict.status is Status.UNDECIDED
+    assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "spread")
     assert isinstance(verdict.reason, reasons.StoredPaces)
     assert astuple(verdict.reason)[:2] == (pytest.approx(1.4), pytest.approx(1.0))
     assert verdict_message(verdict) == wording
@@ -339,7 +339,7 @@ def test_paces_that_differ_decide_nothing() -> None:
     steady = [worker.wall.relative for worker in BASE.workers]
     for head in (result(*steady, memory=1 / 1.4), result(*(value / 1.3 for value in steady), memory=1 / 1.69)):
         verdict = judge(BASE, head, rules)
-        assert verdict.status is Status.UNDECIDED
+        assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "spread")
         assert isinstance(verdict.reason, reasons.StoredPaces)
 
 
