@@ -13,8 +13,10 @@ class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,m
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
+        self.given = 0
 
     def __next__(self) -> str:
+        self.given += 1
         return f"{self._mark}{os.getsid(0)}_{super().__next__()}"
 
 
@@ -23,3 +25,9 @@ def mark_temporary_files() -> None:
     scratch = os.environ.get(VARIABLE)
     if scratch is not None:
         tempfile._name_sequence = _MarkedNames(files_mark(scratch))  # type: ignore[attr-defined]
+
+
+def has_named_files() -> bool:
+    """Whether this process has named a temporary file, or may have: one that belongs to no run counts no names."""
+    names = tempfile._name_sequence  # type: ignore[attr-defined]
+    return not isinstance(names, _MarkedNames) or names.given > 0

@@ -16,6 +16,7 @@ import itertools
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import weakref
@@ -42,7 +43,7 @@ from pytest_rlperf.pytest_benchmark import TakenOver, without_version_control
 from pytest_rlperf.spawn.copies import fault_of_forks, import_more
 from pytest_rlperf.spawn.guardian import LEAVE
 from pytest_rlperf.spawn.preload import fork, receive_descriptor, vary_heap
-from pytest_rlperf.spawn.temporary import mark_temporary_files
+from pytest_rlperf.spawn.temporary import has_named_files, mark_temporary_files
 from pytest_rlperf.spawn.torch_threads import release_threads
 from pytest_rlperf.spawn.untouched import untouched
 from pytest_rlperf.spawn.variables import library_variables
@@ -326,8 +327,7 @@ def _remove_temporary_files() -> None:
 
     A copy keeps these files: they are its template's.
     """
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is None:
+    if not has_named_files():  # usually: a look at all objects would copy the memory that the process shares
         return
     gc.unfreeze()  # frozen objects are in no list
     for held in [each for each in gc.get_objects() if type(each) is tempfile._TemporaryFileWrapper]:
