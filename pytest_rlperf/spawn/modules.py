@@ -34,6 +34,9 @@ NEVER = frozenset(
 _WITHOUT_OPTIMIZER = frozenset({"rlperf_gae", "rlperf_replay_sample", "rlperf_vecenv_step", "rlperf_import"})
 """Fixtures whose components make no optimizer of PyTorch's."""
 
+_WITHOUT_ARRAYS = frozenset({"benchmark", "rlperf", "rlperf_import"})
+"""Fixtures whose components need NumPy only for what the tests' own code returns."""
+
 _USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
 """Fixtures whose components mostly load Gymnasium, even if the test files do not."""
 
@@ -73,30 +76,27 @@ def modules_alike(
         and not belongs_to(name, left_out)
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
-    own = [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(fixtures)]
+    asked = {name for name in fixtures if name in ("rlperf", "benchmark") or name.startswith("rlperf_")}
+    own = [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(asked)]
     # The first step of any optimizer imports the second, which takes a second.
     uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
-    asked = {name for name in fixtures if name in ("rlperf", "benchmark") or name.startswith("rlperf_")}
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
     steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
-    # Each template seeds its generator, which loads the second.
-    arrays = ["numpy", "numpy.random"] if _use_components(fixtures) and not belongs_to("numpy", left_out) else []
+    # Each template seeds NumPy's generator, which loads the second. Where the run has NumPy for itself, the tests'
+    # own code may have it as well.
+    uses_arrays = not asked <= _WITHOUT_ARRAYS or ("numpy" in ours and asked != {"rlperf_import"})
+    arrays = ["numpy", "numpy.random"] if uses_arrays and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
 
 
-def _use_components(fixtures: Iterable[str]) -> bool:
-    """Whether tests with these fixtures need components: an import is measured without them."""
-    return not {name for name in fixtures if name.startswith("rlperf")} <= {"rlperf_import"}
-
-
-def _components(fixtures: Iterable[str]) -> list[str]:
-    """Return our own modules that make workloads, with the libraries' adapters, if tests need any.
+def _components(asked: Collection[str]) -> list[str]:
+    """Return our own modules that make workloads for the fixtures ``asked``, with the libraries' adapters if need be.
 
     Pytest would look for asserts to rewrite, which they lack, in each worker that is the first to import them.
     """
-    if not _use_components(fixtures):
-        return []
+    if asked <= _WITHOUT_ARRAYS:
+        return ["pytest_rlperf.components.calls"]
     from pytest_rlperf import components
     from pytest_rlperf.components import libraries
 

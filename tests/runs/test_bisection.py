@@ -281,7 +281,7 @@ def test_x(rlperf):
 def test_same(rlperf):
     rlperf(mylib.scan)
 """
-QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%")
+QUICK = (*builders.TWO_PAIRS, "--rlperf-tolerance=900%")
 
 
 @pytest.fixture

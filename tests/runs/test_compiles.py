@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builders import TWO_PAIRS
 from example import FAILED, Example
 
 EVENTS = """
@@ -73,7 +74,7 @@ def test_a_program_for_each_length_fails_the_test(tmp_path: Path) -> None:
     changed = LIBRARY.replace("length = 3", "length = next(TURNS) % 3").replace("x) * 2", "x) * 2 + 0")
     example.write({"library.py": changed.replace("2_000)) + total", "2_000)) + 0 + total")})
     run = example.pytest(
-        *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.5", "--rlperf-tolerance=900%"),
+        *("--rlperf-against=HEAD", *TWO_PAIRS, "--rlperf-tolerance=900%"),
         "--rlperf-findings=growth=off,drift=off,garbage=off,first_call=off",
         code=FAILED,
     )

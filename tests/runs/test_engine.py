@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import source
+from builders import TWO_PAIRS, source
 from example import OK, Example
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs processes that fork")
 CONFTEST = source("workers/conftest.py")
 QUICK = (
     *("--rlperf-against=HEAD", "-o", "rlperf_reach=off"),  # the sides differ in a comment
-    *("-o", "rlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%", "--rlperf-findings=counts=off"),
+    *TWO_PAIRS,
+    *("--rlperf-tolerance=900%", "--rlperf-findings=counts=off"),
 )
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import builders
 import pytest
-from builders import provenance, result, source
+from builders import TWO_PAIRS, provenance, result, source
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
@@ -326,7 +326,7 @@ def test_what_modules_draw_while_they_are_imported_is_alike(
     repository.library("base", more=more)
     repository.commit()
     repository.library("head", more=more)
-    brief = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.2", "-o", f"rlperf_workers={workers}")
+    brief = (*TWO_PAIRS, "-o", f"rlperf_workers={workers}")
     run = repository.against("HEAD", "-k", "work", *brief, DRAWN=str(drawn))
     assert run.tests["test_work"]["live"]["pairs"]
     first, *measured = drawn.read_text().splitlines()  # the first is of the run's own process, which has no seed

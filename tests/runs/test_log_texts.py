@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from builders import TWO_PAIRS
 from example import FAILED, USAGE, Example
 from logs import acting
 
@@ -31,6 +32,6 @@ def test_no_text_of_a_run_acts(tmp_path: Path) -> None:
     example.commit()
     of_pytest = re.compile(r"^(FAILED|ERROR) test_it|^_{3,}")  # its own lines have the names of tests
     for against, code in (("HEAD", FAILED), ("##[error]hacked", USAGE)):
-        run = example.pytest(f"--rlperf-against={against}", "--rlperf-max-time=0.3", code=code)
+        run = example.pytest(f"--rlperf-against={against}", *TWO_PAIRS, code=code)
         assert "hacked" in run.text
         assert [line for line in acting(run.text) if not of_pytest.search(line)] == []

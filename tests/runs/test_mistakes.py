@@ -312,7 +312,7 @@ def test_a_test_of_something_else_says_so(tmp_path: Path) -> None:
     example = Example(tmp_path, files)
     example.commit()
     example.write({"mylib/other.py": "CHANGED = True\n"})
-    run = example.pytest("--rlperf-against=HEAD", "--rlperf-max-time=0.3", code=OK)
+    run = example.pytest("--rlperf-against=HEAD", *builders.TWO_PAIRS, code=OK)
     assert run.statuses == {"test_else": "SAME", "test_work": "SAME"}
     assert "loads only test files and none of your code" in run.reasons["test_else"]
 

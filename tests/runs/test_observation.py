@@ -361,7 +361,7 @@ def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed)
 
 # Of a test that is measured, nothing but that it is.
 QUICK = (
-    *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1", "--rlperf-tolerance=900%"),
+    *("--rlperf-against=HEAD", *builders.TWO_PAIRS, "--rlperf-tolerance=900%"),
     "--rlperf-findings=counts=off,garbage=off,first_call=off",
 )
 

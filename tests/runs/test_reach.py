@@ -172,7 +172,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     example.write({"pytest.ini": "[pytest]\npythonpath = .\n"})
     example.commit()
     example.write({"ppo.py": script.format(2), "run.py": main.format(2)})
-    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3")
+    run = example.pytest(*QUICK, *builders.TWO_PAIRS)
     untested = [(part["file"], part["name"]) for part in run.document["untested"]]
     assert sorted(untested) == [("ppo.py", ""), ("ppo.py", "train"), ("run.py", "__main__")]
     (note,) = run.notes("no test of this run runs")
@@ -193,7 +193,7 @@ def test_a_script_that_a_test_runs_as_a_program_is_not_named(tmp_path: Path) -> 
     example = Example(tmp_path, {"script.py": script.format(1), "test_it.py": test})
     example.commit()
     example.write({"script.py": script.format(2)})
-    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3")
+    run = example.pytest(*QUICK, *builders.TWO_PAIRS)
     assert run.tests["test_script"]["live"] is not None
     assert run.document["untested"] == []
 
@@ -205,7 +205,7 @@ def test_reach_off_measures_all(tmp_path: Path) -> None:
     example.commit()
     example.write({"lib.py": LIB.format(sample="1", save="1") + "# a comment\n"})
     example.write({"pytest.ini": "[pytest]\nrlperf_reach = off\n"})
-    run = example.pytest(*QUICK, "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.3", code=OK)
+    run = example.pytest(*QUICK, *builders.TWO_PAIRS, code=OK)
     assert all(test["live"] is not None for test in run.tests.values())
     assert run.tests["test_grow"]["touched"] == []
 

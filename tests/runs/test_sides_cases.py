@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from builders import source, write
+from builders import TWO_PAIRS, source, write
 from example import FAILED, OK, USAGE, Example, Run
 
-QUICK = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.4", "--rlperf-tolerance=50%")
+QUICK = (*TWO_PAIRS, "--rlperf-tolerance=50%")
 TIMES = ("--rlperf-findings=counts=off,garbage=off,first_call=off",)  # are all that is looked at
 LEAST = 1.5  # times, of what is three times the work
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import TWO_PAIRS
 from example import USAGE, Example
 from slice_bench import KERNEL_S, Bench
 
@@ -176,7 +177,7 @@ def test_both_sides_of_a_live_comparison_have_a_trace(tmp_path: Path) -> None:
     example.commit()
     library = example.root / "mylib/__init__.py"
     library.write_text(library.read_text(encoding="utf-8").replace("TIMES = 1", "TIMES = 2"), encoding="utf-8")
-    given = ("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.5", "-k", "work")
+    given = ("--rlperf-against=HEAD", *TWO_PAIRS, "-k", "work")
     example.pytest(*given, "--rlperf-trace=out/traces")
     files = {path.name.rpartition("-")[2].partition(".")[2]: path for path in (example.root / "out/traces").iterdir()}
     assert set(files) == {"base.json", "head.json"}

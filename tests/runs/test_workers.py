@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL, source
+from builders import FIRST_CALLS, ONE_CALL, TWO_PAIRS, source
 from example import FAILED, INTERRUPTED, OK, Example, Run
 from wording import Wording
 
@@ -123,7 +123,7 @@ def test_no_warning_is_ours(tmp_path: Path, options: str) -> None:
     example.write({"work.py": "def work(): return sum(range(1000))\n", "other.py": "CHANGED = 1\n"})
     example.commit()
     example.write({"work.py": "def work(): return sum(range(1001))\n"})
-    run = example.pytest(*options.split(), "--rlperf-max-time=0.3", code=OK, PYTHONWARNINGS="error")
+    run = example.pytest(*options.split(), *TWO_PAIRS, code=OK, PYTHONWARNINGS="error")
     assert "Warning" not in run.text
     assert "Exception ignored" not in run.text
 
@@ -150,9 +150,7 @@ def test_variables_that_change_what_is_measured_need_new_interpreters(tmp_path: 
     example.write({"mylib.py": "def work(): return sum(range(1000))\n"})
     example.commit()
     example.write({"mylib.py": "def work():\n    return sum(range(1000))\n"})
-    run = example.pytest(
-        "--rlperf-against=HEAD", "-o", "rlperf_reach=off", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=0.1"
-    )
+    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_reach=off", *TWO_PAIRS)
     (note,) = run.notes("new interpreters")
     assert [name in note for name in ("test_threads[1]", "test_threads[2]", "OMP_PROC_BIND")] == [True] * 3
     assert "harmless" not in note

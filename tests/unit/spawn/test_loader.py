@@ -129,6 +129,10 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     assert "numpy" in modules_alike(tmp_path, {"own"}, {"numpy"}, ["rlperf"]), "the tests need it, too"
     assert "numpy" not in modules_alike(tmp_path, {"own"}, {"numpy"}, ["rlperf_import"]), "an import may do without"
     assert "numpy" not in modules_alike(tmp_path, {"numpy"}, {"numpy"}, ["rlperf"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "numpy"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert "numpy" not in modules_alike(tmp_path, {"own"}, (), ["rlperf", "tmp_path"]), "any callable may do without"
+    assert "numpy" in modules_alike(tmp_path, {"own"}, (), ["rlperf", "rlperf_gae"])
 
 
 @pytest.mark.parametrize(
