@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -90,7 +90,7 @@ def modules_alike(
     return [*names, *arrays, *steps, *own, *used]
 
 
-def _components(asked: Collection[str]) -> list[str]:
+def _components(asked: Set[str]) -> list[str]:
     """Return our own modules that make workloads for the fixtures ``asked``, with the libraries' adapters if need be.
 
     Pytest would look for asserts to rewrite, which they lack, in each worker that is the first to import them.

@@ -24,6 +24,7 @@ def instructions(act: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks for it before a trace begins
     sys.settrace(trace)
     try:
         act()
