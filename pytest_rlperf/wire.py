@@ -35,11 +35,11 @@ from pytest_rlperf.model.measured import (
     Phase,
     Result,
     Rounds,
-    Segment,
     Shape,
     Share,
     SliceKind,
     SliceRecord,
+    SystemVSegment,
     Tally,
     Usage,
     Warm,
@@ -110,7 +110,7 @@ class TemplateSettings(msgspec.Struct, frozen=True):
     changed: list[str] = []
 
 
-class Start(msgspec.Struct, frozen=True):
+class SessionSettings(msgspec.Struct, frozen=True):
     """The settings that a template reads before all messages, from its connection or from the preload server.
 
     A worker of another protocol must be able to read this, so fields are only added.
@@ -556,7 +556,7 @@ class Taken(msgspec.Struct, frozen=True):
     traced: list[Block]
     rounds: list[Rounds | None]
     leaves: list[str] = []
-    segments: list[Segment] = []
+    segments: list[SystemVSegment] = []
 
 
 class TakePair(Order[Taken], frozen=True):
@@ -725,7 +725,7 @@ def send(connection: Connection, message: Message) -> None:
     connection.send_bytes(dumps(as_json(message)).encode())
 
 
-def as_json(message: Message | Start | DriverSettings) -> dict[str, Any]:
+def as_json(message: Message | SessionSettings | DriverSettings) -> dict[str, Any]:
     """Return a message or settings in a form for JSON."""
     fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
     return fields

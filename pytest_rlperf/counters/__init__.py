@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps
 from pytest_rlperf.counters.compiled import graphs_compiled
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, Instrument
-from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, as_usual, quiet, tracing, undisturbed
+from pytest_rlperf.counters.memory import CollectorWork, HostMemory, TensorMemory, as_usual, quiet, tracing, undisturbed
 from pytest_rlperf.counters.operations import DeviceCounts, Kernels, Operations, devices_in_use
 from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.measured import Count, Probe, Tally
@@ -54,7 +54,7 @@ def tally(
             passes.run(DeviceCounts(device))
         with tracing():
             passes.run(Steps(environments))
-            passes.run(Garbage())
+            passes.run(CollectorWork())
             passes.run(HostMemory())
     return replace(passes.tally(), functions=calls.functions(), calls=passes.calls)
 

@@ -237,7 +237,7 @@ def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
     return stretches, elsewhere
 
 
-class Garbage(TotalsInstrument):
+class CollectorWork(TotalsInstrument):
     """Counts runs of the collector, from just after a run of all generations, and the objects that it finds."""
 
     names: tuple[str, ...] = ("collections", "objects_left", "garbage")

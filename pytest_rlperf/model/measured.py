@@ -337,7 +337,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SystemVSegment:
     """A segment of System V's shared memory, or a set of semaphores, by its number, and its process."""
 
     kind: str

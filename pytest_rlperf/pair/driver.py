@@ -248,7 +248,7 @@ def main(
     guardian = Guardian.joined(found.run, found.scratch, pipe)
     copies: list[tuple[int, Connection] | None] = [(pid, limited(here)) for pid, here in begun]
     templates = [
-        Template(wire.Start(found.shared, each), guardian, found.start_limit_s, copy=copy, master=run)
+        Template(wire.SessionSettings(found.shared, each), guardian, found.start_limit_s, copy=copy, master=run)
         for each, copy in zip(found.templates, copies or [None] * len(found.templates), strict=True)
     ]
     in_order = sorted(templates, key=lambda template: (not template.settings.is_base, template.settings.number))

@@ -35,31 +35,31 @@ _TICK_NS = 20_000_000  # the clock of files may stand still for this long
 T = TypeVar("T")
 
 
-class Held(NamedTuple):
+class Amount(NamedTuple):
     """How much a place has: entries and bytes."""
 
     entries: int
     bytes: int
 
-    def since(self, before: Held) -> Held:
+    def since(self, before: Amount) -> Amount:
         """Return how much more there is than before."""
-        return Held(self.entries - before.entries, self.bytes - before.bytes)
+        return Amount(self.entries - before.entries, self.bytes - before.bytes)
 
-    def with_more(self, more: Held) -> Held:
+    def with_more(self, more: Amount) -> Amount:
         """Return the sum of both."""
-        return Held(self.entries + more.entries, self.bytes + more.bytes)
+        return Amount(self.entries + more.entries, self.bytes + more.bytes)
 
 
-_NOTHING = Held(0, 0)
+_NOTHING = Amount(0, 0)
 
 
-def shared_memory() -> Held:
+def shared_memory() -> Amount:
     """Return the shared memory with names, by one system call; nothing on a system without such a place."""
     try:
         found = os.statvfs(PLACE)
     except OSError:
         return _NOTHING
-    return Held(found.f_files - found.f_ffree, (found.f_blocks - found.f_bfree) * found.f_frsize)
+    return Amount(found.f_files - found.f_ffree, (found.f_blocks - found.f_bfree) * found.f_frsize)
 
 
 class TemporaryFiles:
@@ -73,13 +73,13 @@ class TemporaryFiles:
         self._mark = re.compile(rf"{re.escape(mark)}(\d+)_")
         self._changed_ns = self._listed_ns = 0
         self._sizes = dict.fromkeys(self._names(), 0)  # earlier entries' sizes do not count
-        self._held: dict[int | None, Held] = {}  # by session
+        self._held: dict[int | None, Amount] = {}  # by session
 
-    def held(self) -> Held:
+    def held(self) -> Amount:
         """Return how many entries without a mark there are, with the bytes of the new ones."""
         return self.held_by(None)
 
-    def held_by(self, session: int | None) -> Held:
+    def held_by(self, session: int | None) -> Amount:
         """Return how many entries one of the run's sessions has made, with their bytes."""
         with suppress(OSError):
             changed_ns = self._place.stat().st_mtime_ns
@@ -96,7 +96,7 @@ class TemporaryFiles:
         for name, size in self._sizes.items():
             marked = self._mark.search(name)
             sizes[None if marked is None else int(marked[1])].append(size)
-        self._held = {session: Held(len(found), sum(found)) for session, found in sizes.items()}
+        self._held = {session: Amount(len(found), sum(found)) for session, found in sizes.items()}
 
     def _names(self) -> set[str]:
         with suppress(OSError):
@@ -113,7 +113,7 @@ def _size(path: Path) -> int:
     return 0
 
 
-def with_left(usage: Usage, left: Mapping[str, Held], places: Collection[str]) -> Usage:
+def with_left(usage: Usage, left: Mapping[str, Amount], places: Collection[str]) -> Usage:
     """Return what a worker holds, together with what its slices have left in some places."""
     shared, files = (left.get(place, _NOTHING) if place in places else _NOTHING for place in (SHARED, TEMPORARY))
     return replace(
@@ -130,7 +130,7 @@ class Leftovers:
 
     def __init__(
         self,
-        places: Mapping[str, Callable[[], Held]],
+        places: Mapping[str, Callable[[], Amount]],
         files: TemporaryFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
@@ -139,7 +139,7 @@ class Leftovers:
         self._files = files
         self._clock = clock
         self._wait = wait
-        self._left: defaultdict[tuple[Worker, str], Held] = defaultdict(lambda: _NOTHING)
+        self._left: defaultdict[tuple[Worker, str], Amount] = defaultdict(lambda: _NOTHING)
         self._turns: Counter[Worker] = Counter()
         self._leaving_turns: Counter[tuple[Worker, str]] = Counter()
         self._turn_s = 0.0
@@ -161,7 +161,7 @@ class Leftovers:
         self._leaving_turns.update((worker, place) for place, found in more.items() if found.entries > 0)
         return record
 
-    def usage(self, worker: Worker) -> tuple[Usage, Mapping[str, Held]]:
+    def usage(self, worker: Worker) -> tuple[Usage, Mapping[str, Amount]]:
         """Return what a worker holds, and what its slices may have left so far; its collection may have removed some.
 
         The usage includes what is known to be the worker's.
@@ -201,7 +201,7 @@ class Leftovers:
         turns = self._turns[worker] * _TRIALS / max(1, self._leaving_turns[worker, place])
         return self._left[worker, place].entries >= _LEAST and 2 * turns * self._turn_s <= limit_s
 
-    def _turn_and_pause(self, worker: Worker) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
+    def _turn_and_pause(self, worker: Worker) -> tuple[Mapping[str, Amount], Mapping[str, Amount]]:
         """Return what comes in a turn, and in a pause of equal length before or after it."""
         __tracebackhide__ = True
         if os.urandom(1)[0] % 2:
@@ -209,19 +209,19 @@ class Leftovers:
         pause = self._pause()
         return self._turn(worker), pause
 
-    def _turn(self, worker: Worker) -> Mapping[str, Held]:
+    def _turn(self, worker: Worker) -> Mapping[str, Amount]:
         __tracebackhide__ = True
         before = {place: self._left[worker, place] for place in self._places}
         self.take(worker, SliceKind.PLAIN)
         return {place: self._left[worker, place].since(before[place]) for place in self._places}
 
-    def _pause(self) -> Mapping[str, Held]:
+    def _pause(self) -> Mapping[str, Amount]:
         """Wait for as long as the last turn took; return what came meanwhile."""
         before = self._held()
         self._wait(self._turn_s)
         return self._since(before)
 
-    def _ask(self, worker: Worker, order: Order[T]) -> tuple[T, Mapping[str, Held]]:
+    def _ask(self, worker: Worker, order: Order[T]) -> tuple[T, Mapping[str, Amount]]:
         """Return a worker's answer to an order, and what has been added since."""
         __tracebackhide__ = True
         before = self._held()
@@ -231,10 +231,10 @@ class Leftovers:
             self._left[worker, place] = self._left[worker, place].with_more(found)
         return answer, more
 
-    def _held(self) -> Mapping[str, Held]:
+    def _held(self) -> Mapping[str, Amount]:
         return {place: held() for place, held in self._places.items()}
 
-    def _since(self, before: Mapping[str, Held]) -> Mapping[str, Held]:
+    def _since(self, before: Mapping[str, Amount]) -> Mapping[str, Amount]:
         return {place: held.since(before[place]) for place, held in self._held().items()}
 
 

@@ -47,7 +47,7 @@ class Template(Process):
 
     def __init__(
         self,
-        start: wire.Start,
+        start: wire.SessionSettings,
         guardian: Guardian,
         limit_s: float,
         *,
@@ -325,7 +325,7 @@ def end_all(processes: Sequence[Template | Worker], limit_s: float) -> None:
         each.end(limit_s + _TERMINATING_LIMIT_S if each in quitting else 0)
 
 
-def _new_interpreter(start: wire.Start) -> tuple[Any, Connection]:
+def _new_interpreter(start: wire.SessionSettings) -> tuple[Any, Connection]:
     """Start a new interpreter as a template, and send its settings; return it and the connection to it."""
     settings = start.own
     terminal = None if settings.share_terminal else Path(settings.output)

@@ -29,7 +29,7 @@ from pytest_rlperf.model.figures import (
 from pytest_rlperf.model.live import PAIR_BLOCKS, OtherWork, PairRecord, PhaseRatio, Reading
 from pytest_rlperf.model.measured import Figures, SliceKind, Usage, Warm, WorkerRecord
 from pytest_rlperf.model.phases import Block, slices_of, typical_shares
-from pytest_rlperf.pair.leftovers import SHARED, Held, Leftovers, with_left
+from pytest_rlperf.pair.leftovers import SHARED, Amount, Leftovers, with_left
 from pytest_rlperf.pair.pace import BlockPace
 from pytest_rlperf.pair.processes import Worker
 from pytest_rlperf.pair.records import rounds_of, worker_record
@@ -98,8 +98,8 @@ class _Usages(NamedTuple):
     blocks: int
     base: Usage
     head: Usage
-    base_left: Mapping[str, Held]
-    head_left: Mapping[str, Held]
+    base_left: Mapping[str, Amount]
+    head_left: Mapping[str, Amount]
 
 
 class Pair:

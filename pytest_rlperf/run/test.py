@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
-from pytest_rlperf.model.measured import Segment
+from pytest_rlperf.model.measured import SystemVSegment
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
@@ -113,7 +113,7 @@ class OpenTest:
     observed: Observation | None = None
     needs_machine: bool | None = None
     leaves: Counter[str] = field(default_factory=Counter)
-    segments: set[Segment] = field(default_factory=set)
+    segments: set[SystemVSegment] = field(default_factory=set)
     reports: list[wire.Reported | wire.Warned] = field(default_factory=list)
     reporter: PairDriver | None = None
     called: wire.Called | None = None

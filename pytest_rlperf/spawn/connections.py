@@ -94,7 +94,7 @@ def popen(
 
 def interpreter(
     program: str,
-    settings: wire.DriverSettings | wire.Start,
+    settings: wire.DriverSettings | wire.SessionSettings,
     environment: Mapping[str, str],
     scratch: Path,
     *,

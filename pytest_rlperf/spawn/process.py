@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.measured import Segment
+from pytest_rlperf.model.measured import SystemVSegment
 from pytest_rlperf.spawn.connections import HALF_MESSAGE_S, sender_of
 from pytest_rlperf.spawn.guardian import LEAVE, Guardian
 from pytest_rlperf.spawn.preload import socket_of
@@ -226,7 +226,7 @@ class Process:
                 total += getattr(held, "pss", held.uss)
         return total
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[SystemVSegment]:
         """Return the System V segments and semaphores that the process and its children have made."""
         found = [each for each in segments() if (each.kind, each.number) not in self._others]
         pids = {self.pid, *(member.pid for member in self._members())} if found else ()

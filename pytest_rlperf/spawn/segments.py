@@ -8,26 +8,26 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_rlperf.model.measured import Segment
+from pytest_rlperf.model.measured import SystemVSegment
 
 _PLACE = Path("/proc/sysvipc")
 _MEMORY, _SEMAPHORES = "shm", "sem"
 _REMOVE, _GET_PID = 0, 11  # commands of the C library
 
 
-def segments() -> list[Segment]:
+def segments() -> list[SystemVSegment]:
     """Return this user's segments and semaphores; nothing on a system that does not list them.
 
     For semaphores, the kernel only tells who has used them last.
     """
-    found = [Segment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
+    found = [SystemVSegment(_MEMORY, each["shmid"], each["size"], each["cpid"]) for each in _table(_MEMORY)]
     for each in _table(_SEMAPHORES):
         last = int(ctypes.CDLL(None).semctl(each["semid"], 0, _GET_PID))
-        found.append(Segment(_SEMAPHORES, each["semid"], 0, last))
+        found.append(SystemVSegment(_SEMAPHORES, each["semid"], 0, last))
     return found
 
 
-def remove(left: Iterable[Segment]) -> None:
+def remove(left: Iterable[SystemVSegment]) -> None:
     """Remove what ended processes have left, except memory that others use."""
     library = ctypes.CDLL(None)
     used = {each["shmid"] for each in _table(_MEMORY) if each["nattch"]}

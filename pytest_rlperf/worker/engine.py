@@ -78,7 +78,7 @@ class Engine:
 
     def __init__(
         self,
-        start: wire.Start,
+        start: wire.SessionSettings,
         connection: Connection,
         observer: Observer | None = None,
         recorder: FunctionRecorder | None = None,

@@ -68,7 +68,7 @@ _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: wire.Start, engine: Engine, began_s: float = 0.0) -> None:
+    def __init__(self, start: wire.SessionSettings, engine: Engine, began_s: float = 0.0) -> None:
         self._start = start
         self._began_s = began_s
         self._engine = engine
@@ -383,7 +383,7 @@ class _Input(dict[str, Any]):
         return None
 
 
-def _prepare(start: wire.Start) -> pytest.Config:
+def _prepare(start: wire.SessionSettings) -> pytest.Config:
     """Return the user's own configuration, without the settings that are only for the run."""
     config = _prepareconfig(list(start.own.args))
     for settings in ("_inicfg", "inicfg"):  # the second is for pytest before 9, which deprecates it
@@ -407,7 +407,7 @@ def _prepare(start: wire.Start) -> pytest.Config:
     return config
 
 
-def _overrides(start: wire.Start) -> dict[str, Any]:
+def _overrides(start: wire.SessionSettings) -> dict[str, Any]:
     """Return the options that are only for the run, with their values for a worker."""
     return {
         # The run writes pytest-benchmark's reports and judges its gates.
@@ -453,7 +453,7 @@ def main(
     if settings is None:
         settings = loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = wire.from_json(settings, wire.Start)
+    start = wire.from_json(settings, wire.SessionSettings)
     observer = Observer(start.shared.watched, start.own.changed) if start.shared.observes else None
     recorder = FunctionRecorder() if start.shared.observes else None
     if forked:

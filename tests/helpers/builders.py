@@ -366,11 +366,11 @@ def footprint(files: Iterable[str] = (), functions: Mapping[str, list[int]] | No
     return replace(Footprint(list(files), children=False, functions=functions or {}), **changes)
 
 
-def template_settings(**changes: Any) -> wire.Start:
+def template_settings(**changes: Any) -> wire.SessionSettings:
     """Return the settings of a template that needs none but these."""
     lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "sites")}
     texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
     others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
     found = lists | texts | others | changes
     shared = {name: found.pop(name) for name in wire.SharedSettings.__struct_fields__ if name in found}
-    return wire.Start(wire.SharedSettings(**shared), wire.TemplateSettings(**found))
+    return wire.SessionSettings(wire.SharedSettings(**shared), wire.TemplateSettings(**found))

@@ -34,7 +34,7 @@ WARM = Warm(Shape(1, 1, long=False), 1e-3, 0.1, 1, single=True)
 _TURNS_MOST = 200
 
 
-def collected(start: wire.Start) -> wire.Ready:
+def collected(start: wire.SessionSettings) -> wire.Ready:
     """Return that a template has collected one test."""
     return wire.Ready(PROTOCOL, ["test"], variables=library_variables())
 
@@ -85,7 +85,7 @@ class FakeGuardian(Guardian):
         self.scratch = scratch
         self.drivers: list[FakeDriver] = []
         self.servers: list[FakeServer] = []
-        self.collected: Callable[[wire.Start], wire.Ready | wire.Stopped | None] = collected
+        self.collected: Callable[[wire.SessionSettings], wire.Ready | wire.Stopped | None] = collected
         self.answer: Callable[[FakeDriver, wire.Order[Any]], object] = usual
         self.imported: Callable[[wire.Load], wire.Imported | None] = lambda load: wire.Imported()
         self.lost_at: type[wire.Message] | None = None
@@ -109,7 +109,7 @@ class FakeDriver(PairDriver):
         self._known = guardian
         guardian.drivers.append(self)
         in_order = sorted(settings.templates, key=lambda each: (not each.is_base, each.number))
-        found = [guardian.collected(wire.Start(settings.shared, each)) for each in in_order]
+        found = [guardian.collected(wire.SessionSettings(settings.shared, each)) for each in in_order]
         lost = next((each for each in found if isinstance(each, wire.Stopped)), None)
         if None not in found:
             self.say(lost or wire.Collected([each for each in found if isinstance(each, wire.Ready)]))

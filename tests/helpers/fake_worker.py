@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.measured import Segment, Usage
+from pytest_rlperf.model.measured import SystemVSegment, Usage
 from pytest_rlperf.pair.processes import Worker
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class FakeWorker(Worker):
         answer: T = self._answer
         return answer
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[SystemVSegment]:
         return []
 
     def cpu_s(self) -> float:

@@ -53,7 +53,7 @@ _WAITING_LEAST = 64 << 10  # bytes per call that only the collector frees
 _WAITING_TIMES = 2.0  # the base's
 
 
-class Growth(NamedTuple):
+class GrowthByPair(NamedTuple):
     """The amount that a call leaves on the head beyond the base's, by pair."""
 
     resource: Resource
@@ -126,17 +126,17 @@ def _long_enough(runs: Iterable[Sequence[Reading]]) -> list[Sequence[Reading]]:
     return [readings for readings in runs if len(readings) > _STRETCHES_LEAST]
 
 
-def _worth_failing_for(runs: Sequence[Sequence[Reading]]) -> list[Growth]:
+def _worth_failing_for(runs: Sequence[Sequence[Reading]]) -> list[GrowthByPair]:
     """Return the growth that is large enough in every run."""
     return [growth for growth in _growths(runs) if _is_enough(growth, runs)]
 
 
-def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[Growth]:
+def _growths(runs: Sequence[Sequence[Reading]]) -> Iterator[GrowthByPair]:
     """Yield the resources that the head keeps more of with every call, in every run, and more than the base."""
     for resource in KEPT:
         known = [more for readings in runs if (more := _more_a_call(readings, resource)) is not None]
         if len(known) == len(runs):
-            yield Growth(resource, tuple(known))
+            yield GrowthByPair(resource, tuple(known))
 
 
 def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | None:
@@ -157,7 +157,7 @@ def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float])
     return (of(last) - of(first)) / max(1, calls)
 
 
-def _is_enough(growth: Growth, runs: Sequence[Sequence[Reading]]) -> bool:
+def _is_enough(growth: GrowthByPair, runs: Sequence[Sequence[Reading]]) -> bool:
     """Whether growth is worth failing for, and above the noise of allocators."""
     calls = [readings[-1].head.calls - readings[0].head.calls for readings in runs]
     in_all = [more * count for more, count in zip(growth.more, calls, strict=True)]

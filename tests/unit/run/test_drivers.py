@@ -264,11 +264,11 @@ def test_a_base_that_collects_none_of_the_tests_is_an_error(pool: Pool, keys: li
 # --------------------------------------------------------------------------- preload servers
 
 
-def faulty(start: wire.Start) -> wire.Ready:
+def faulty(start: wire.SessionSettings) -> wire.Ready:
     return msgspec.structs.replace(collected(start), fault="a copy of it hung" if start.shared.forks else "")
 
 
-def sets_a_variable(start: wire.Start) -> wire.Ready:
+def sets_a_variable(start: wire.SessionSettings) -> wire.Ready:
     return msgspec.structs.replace(collected(start), variables={**library_variables(), "OMP_WAIT": "1"})
 
 
