@@ -306,18 +306,16 @@ def as_usual() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Switch the collector off, and freeze all present objects, while the body runs.
+    """Switch the collector off while the body runs; before, freeze all present objects, which stay frozen.
 
-    Afterwards the collector is as it was, except for thresholds that the body itself may have set.
+    Thresholds that the body itself sets stay, too.
     """
-    was_on, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    was_on = gc.isenabled()
     gc.disable()
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        if not had_frozen:
-            gc.unfreeze()  # otherwise it would unfreeze objects that the user has frozen
         if was_on:
             gc.enable()
