@@ -258,7 +258,8 @@ class SliceRecord:
     ``cpu`` is the number of the CPU it ended on, -1 if the system does not report it. ``note`` is why a traced slice
     has no phases. ``first_call`` is how many calls the process had made before, and ``rounds_ns`` each round's time,
     ``rounds_cpu_ns`` its CPU time if calls are long; only plain slices have them. ``full_collections`` are those of all
-    generations.
+    generations. ``off_turn_s`` is the CPU time that threads of Python and child processes have used since the slice
+    before.
     """
 
     kind: SliceKind
@@ -278,6 +279,7 @@ class SliceRecord:
     rounds_ns: tuple[int, ...] = ()
     rounds_cpu_ns: tuple[int, ...] = ()
     full_collections: int = 0
+    off_turn_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pytest_rlperf.model.device import Conditions, DeviceFigures, Pace
 from pytest_rlperf.model.figures import never_waits
 from pytest_rlperf.model.measured import Figures, Rounds, SliceRecord, Warm, WorkerRecord
 
+_OFF_TURN_LEAST = 0.1  # of the slices' time: less is usual for a thread that reads one batch ahead, and hides little
 T = TypeVar("T")
 
 
@@ -29,9 +30,11 @@ def worker_record(
 
     ``other`` are slices at the pace that is not gated, if the workload uses a device. Only the notes of ``traced``
     slices are kept. On a device, CPU time never stands in for wall time: a process that polls for the device is busy
-    while it waits for its own work.
+    while it waits for its own work. What calls leave to threads and child processes is done while others have their
+    turn, and is in no figure: it counts as work while idle.
     """
-    calls = sum(record.calls for record in plain)
+    calls, wall_s = sum(record.calls for record in plain), sum(record.wall_s for record in plain)
+    off_turn = sum(record.off_turn_s for record in plain) / wall_s
     device = device_figures(plain, other, traced)
     return WorkerRecord(
         wall=wall,
@@ -41,8 +44,8 @@ def worker_record(
         items_per_call=sum(record.items for record in plain) / calls,
         slices=len(plain),
         calls=calls,
-        cpu_share=sum(record.cpu_s for record in plain) / sum(record.wall_s for record in plain),
-        idle_cpu_share=idle_cpu_share,
+        cpu_share=sum(record.cpu_s for record in plain) / wall_s,
+        idle_cpu_share=max(idle_cpu_share, off_turn if off_turn > _OFF_TURN_LEAST else 0.0),
         collections=sum(record.collections for record in plain),
         threads=warm.threads,
         seed=seed,

@@ -369,7 +369,7 @@ class PairTimes:
         """Return the figures of all pairs, with the CPU time that the first pair has used since it was measured."""
         records = self.records()
         base, head = (
-            replace(worker, idle_cpu_share=share)
+            replace(worker, idle_cpu_share=max(worker.idle_cpu_share, share))
             for worker, share in zip((records[0].base, records[0].head), idle_shares, strict=True)
         )
         records[0] = replace(records[0], base=base, head=head)

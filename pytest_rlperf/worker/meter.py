@@ -43,6 +43,7 @@ from pytest_rlperf.worker.resources import (
     count_threads,
     cpu_reader,
     read_usage,
+    used_by_others_ns,
     waits,
 )
 from pytest_rlperf.worker.rounds import (
@@ -159,6 +160,7 @@ class Meter:
         self._made = 0  # calls of all kinds, since the test began
         self._extra_steps = 0
         self._untraceable = ""
+        self._others_ns: dict[int, int] | None = None  # what others than this thread had used after the last slice
         self._single: bool | None = None
         self._source: Harvest | None = None  # of phases
         self._has_looked = False
@@ -372,6 +374,7 @@ class Meter:
         is_kernel = kind in self._kernels
         trace = self._trace() if kind is SliceKind.TRACED else None
         timed = self._timed(kind) if trace is None else trace.timed
+        off_turn_s = 0.0 if is_kernel else self._used_off_turn_s()
         collections, full, waited = _collections(), _full_collections(), waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with quiet(), attached(() if trace is None else trace.probes):
@@ -381,6 +384,7 @@ class Meter:
         calls, first_call = shape.iterations * shape.rounds, self._made
         self._calls += 0 if is_kernel else calls
         self._made += 0 if is_kernel else calls
+        self._others_ns = self._others_ns if is_kernel else used_by_others_ns()
         return SliceRecord(
             kind=kind,
             call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
@@ -397,7 +401,14 @@ class Meter:
             rounds_ns=tuple(rounds_ns) if is_plain else (),
             rounds_cpu_ns=tuple(each_cpu_ns) if is_plain else (),
             full_collections=_full_collections() - full,
+            off_turn_s=off_turn_s,
         )
+
+    def _used_off_turn_s(self) -> float:
+        """Return the CPU time of threads and child processes since the last slice of the workload; 0 before any."""
+        before = self._others_ns
+        now = {} if before is None else used_by_others_ns()
+        return sum(max(0, used_ns - (before or {}).get(number, 0)) for number, used_ns in now.items()) / 1e9
 
     def usage(self) -> Usage:
         """Return the resources that this process holds after the calls of all slices so far."""

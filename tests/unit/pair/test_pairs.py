@@ -18,9 +18,10 @@ from msgspec import structs
 from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.figures import by_wall
 from pytest_rlperf.model.live import log_ratios
-from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import Figures, Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.phases import Block
 from pytest_rlperf.pair.leftovers import Leftovers
+from pytest_rlperf.pair.records import worker_record
 from pytest_rlperf.pair.turns import LogRatios, Pair
 from pytest_rlperf.run.pairs import PairTimes
 from pytest_rlperf.run.results import PairsMeasured
@@ -454,6 +455,15 @@ def test_cpu_time_used_while_waiting_is_recorded() -> None:
     (pair,) = world.measure().pairs
     assert pair.head.idle_cpu_share == pytest.approx(0.3)
     assert pair.base.idle_cpu_share == 0.0
+
+
+@pytest.mark.parametrize(("off_turn_s", "share"), [(0.9e-3, 0.0), (1.5e-3, 0.15)])
+def test_what_calls_leave_to_others_counts_as_work_while_idle(off_turn_s: float, share: float) -> None:
+    """A little is usual, for a thread that reads one batch ahead."""
+    plain = SliceRecord(SliceKind.PLAIN, 1e-3, 0.01, 10, 10.0, 0.01, 0.01, 0, 0, 0, (), off_turn_s=off_turn_s)
+    figures, warm = Figures(1e-3, 0.0, 0.0), Warm(Shape(1, 10, long=False), 1e-3, 0.1, 1, single=True)
+    record = worker_record([plain] * 3, figures, figures, warm, seed=0)
+    assert record.idle_cpu_share == pytest.approx(share)
 
 
 def test_a_pair_that_is_single_shares_one_cpu_where_there_are_cpus_to_choose() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import select
+import sys
+import threading
 import time
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -167,6 +172,38 @@ def test_a_call_too_long_to_warm_up_with_shows_whether_one_thread_works(check_s:
     subject = meter(workload(lambda: None, check=check), clock)
     subject.check()
     assert subject.warm_up(WarmUp(0.0, kernels=False)).single is single
+
+
+def works_off_turn(begin: Any, has_ended: Any) -> None:
+    """Work for 50 ms whenever ``begin`` is set; then set ``has_ended``."""
+    while begin.wait(60):
+        begin.clear()
+        end_s = time.thread_time() + 0.05
+        while time.thread_time() < end_s:
+            pass
+        has_ended.set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the times of threads and processes")
+@pytest.mark.parametrize("of", [threading, multiprocessing], ids=["thread", "process"])
+def test_what_calls_leave_to_others_shows_in_the_slice_after_it(of: ModuleType) -> None:
+    """A thread or a child process that works on, while it is another worker's turn, does what no slice has timed."""
+    clock, context = FakeClock(), multiprocessing.get_context("fork") if of is multiprocessing else threading
+    begin, has_ended = context.Event(), context.Event()
+    other = (threading.Thread if of is threading else context.Process)(
+        target=works_off_turn, args=(begin, has_ended), daemon=True
+    )
+    other.start()
+    subject = meter(workload(lambda: clock.advance(1e-3)), clock)
+    subject.warm_up(WarmUp(0.0))
+    subject.take(SliceKind.PLAIN)
+    begin.set()
+    assert has_ended.wait(60)
+    assert 0.04 < subject.take(SliceKind.PLAIN).off_turn_s < 0.2
+    assert subject.take(SliceKind.PLAIN).off_turn_s < 0.01
+    if isinstance(other, multiprocessing.process.BaseProcess):
+        other.kill()
+        other.join()
 
 
 def test_an_import_is_timed_by_its_own_clock() -> None:
