@@ -28,11 +28,22 @@ class Reached:
     """The parts of a change that a test runs or reads; those that it ``executes`` are certain.
 
     It ``may`` also run other parts, which nothing would have noted. If it had children, what they did is not ``known``.
+    Files that are only known to be ``opened`` are among the first; another test's process may have opened them.
     """
 
     executes: tuple[ChangedPart, ...] = ()
     may: tuple[ChangedPart, ...] = ()
     known: bool = True
+    opened: frozenset[ChangedPart] = frozenset()
+
+    @property
+    def named(self) -> tuple[ChangedPart, ...]:
+        """The parts that it executes, for a report: without modules that are only opened, if there are others.
+
+        Data that is only opened is named, because a library in another language may have read it.
+        """
+        others = (part for part in self.executes if part not in self.opened or not part.file.endswith(".py"))
+        return tuple(others) or self.executes
 
     @property
     def nothing(self) -> bool:
@@ -43,7 +54,8 @@ class Reached:
         """Return what either has reached."""
         executes = tuple(dict.fromkeys((*self.executes, *other.executes)))
         may = tuple(part for part in dict.fromkeys((*self.may, *other.may)) if part not in executes)
-        return Reached(executes, may, self.known and other.known)
+        read = {part for each in (self, other) for part in each.executes if part not in each.opened}
+        return Reached(executes, may, self.known and other.known, (self.opened | other.opened) - read)
 
 
 class Change:
@@ -115,17 +127,19 @@ class Change:
 
     def reached(self, reads: Reads, base: Footprint, head: Footprint) -> Reached:
         """Return the parts of the change that both sides' processes, which have read ``reads``, have reached."""
-        data = {self._name(path) for path in (*base.data, *head.data, *base.opened, *head.opened)}
+        data = {self._name(path) for path in (*base.data, *head.data)}
+        opened = {self._name(path) for path in (*base.opened, *head.opened)} - data
         found = Reached(known=not (base.children or head.children))
         for name in sorted(reads.differing):
             file = self._in_tree(name)
             for places in places_of(self._sides, name):
-                is_source, is_data = name.endswith(".py"), name in data
+                is_source, is_data = name.endswith(".py"), name in data or name in opened
                 has_run = any(place in each.functions for place, each in zip(places, (base, head), strict=True))
                 if is_source and (has_run or not is_data):  # runpy reads what it runs, as others read data
                     found |= self._reached_in(file, places, base, head)
                 if (is_data or not is_source) and not _is_version(*places):
-                    found |= Reached((ChangedPart(Kind.FILE, file),))
+                    part = ChangedPart(Kind.FILE, file)
+                    found |= Reached((part,), opened=frozenset([part] if name in opened else []))
         return found
 
     def _reached_in(self, file: str, places: tuple[str, str], base: Footprint, head: Footprint) -> Reached:

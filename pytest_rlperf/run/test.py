@@ -173,7 +173,7 @@ class OpenTest:
         """The place of the test in the order of measuring, the lowest first: tests that run the most of a change."""
         if self.observed is None:
             return self.is_over, 0
-        parts = () if self.observed.reached is None else self.observed.reached.executes
+        parts = () if self.observed.reached is None else self.observed.reached.named
         return self.observed.reason is not None, -len(parts)
 
     def begin_anew(self) -> None:

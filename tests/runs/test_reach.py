@@ -6,6 +6,7 @@ Which changes touch a test is in test_reach_cases.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,28 @@ def test_a_file_of_nothing_but_a_version_is_no_change(tmp_path: Path) -> None:
         prints = [builders.footprint([str(side.homes[0] / "lib.txt")]) for side in (sides.base, sides.head)]
         found = Change(sides).reached(compare_reads(sides, *(each.files for each in prints)), *prints)
         assert bool(found.executes) == differs, base
+
+
+def test_modules_that_any_process_may_have_opened_are_named_only_by_themselves(tmp_path: Path) -> None:
+    """The system does not say who opened a file: another test may have been observed at the same time."""
+    names = ("lib.py", "other.py", "sizes.txt")
+    for side, text in (("base", "def f():\n    return 1\n"), ("head", "def f():\n    return 2\n")):
+        builders.write(tmp_path / side, dict.fromkeys(names, text))
+    sides = both_sides(tmp_path, "def f():\n    return 1\n", "def f():\n    return 2\n")
+    change = Change(replace(sides, changed=names))
+
+    def named(opened: Sequence[str], runs: bool, reads: Sequence[str] = ()) -> list[str]:
+        found = []
+        for side in (sides.base, sides.head):
+            own, others, data = ([str(side.homes[0] / name) for name in each] for each in (names[:1], opened, reads))
+            ran = {own[0]: [1]} if runs else {}
+            found.append(builders.footprint([*ran, *data], ran, opened=others, data=data))
+        reads_of = compare_reads(sides, *((*each.files, *each.opened) for each in found))
+        return [part.file for part in change.reached(reads_of, *found).named]
+
+    assert named(["other.py", "sizes.txt"], runs=True) == ["lib.py", "sizes.txt"]
+    assert named(["other.py"], runs=False) == ["other.py"]
+    assert named(["other.py"], runs=True, reads=["other.py"]) == ["lib.py", "other.py"]
 
 
 # --------------------------------------------------------------------------- what tests reach together
