@@ -32,10 +32,11 @@ class Resource(NamedTuple):
     least_in_all: float
 
 
+_PRIVATE = Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10)
 # An object counts as the blocks that Python's allocator hands out: one, and more for attributes or members.
 KEPT = (
     Resource("objects", lambda usage: usage.objects, 0.1, 200),
-    Resource("private_bytes", lambda usage: usage.private_bytes, 64, 256 << 10),
+    _PRIVATE,
     Resource("device_bytes", lambda usage: usage.device_bytes, 64, 1),
     Resource("open_files", lambda usage: usage.open_files, 0, 3),
     Resource("threads", lambda usage: usage.threads, 0, 3),
@@ -51,6 +52,7 @@ _FEW = tuple(resource for resource in KEPT if not resource.least)
 ALLOCATED = frozenset({"objects", "private_bytes", "waiting_bytes"})  # lines of Python may allocate these
 _WAITING_LEAST = 64 << 10  # bytes per call that only the collector frees
 _WAITING_TIMES = 2.0  # the base's
+_OVERDUE = 10_000  # blocks that wait: the collector usually runs after 700 objects
 
 
 class GrowthByPair(NamedTuple):
@@ -73,7 +75,7 @@ def find(live: Live, policy: Policy) -> Finding | None:
     elif len(runs) < _PAIRS_LEAST:
         return None
     more = {growth.resource.name: growth.least for growth in _worth_failing_for(runs)}
-    waiting = _waiting(runs)
+    waiting = _waiting(runs, for_good=_never_collects(live))
     if waiting is not None:
         more["waiting_bytes"] = waiting
     return finding(policy, "growth", facts.Growth(more, live.places), more) if more else None
@@ -164,12 +166,26 @@ def _is_enough(growth: GrowthByPair, runs: Sequence[Sequence[Reading]]) -> bool:
     return growth.least >= growth.resource.least and min(in_all) >= growth.resource.least_in_all
 
 
-def _waiting(runs: Sequence[Sequence[Reading]]) -> float | None:
-    """Return the bytes per call, beyond the base's, that waited for the collector in every pair; None if few did."""
+def _never_collects(live: Live) -> bool:
+    """Whether the collector is off on the head alone: it runs in no pair, though it is long due, and on the base."""
+    return all(
+        pair.head.collections == 0 < pair.base.collections
+        and max((reading.head.waiting_objects for reading in pair.readings), default=0) > _OVERDUE
+        for pair in live.pairs
+    )
+
+
+def _waiting(runs: Sequence[Sequence[Reading]], *, for_good: bool) -> float | None:
+    """Return the bytes per call, beyond the base's, that waited for the collector in every pair; None if few did.
+
+    As many are few as of memory that is kept, if they wait ``for_good``.
+    """
     more = []
     for readings in runs:
         head, base = (_waiting_a_call(readings, side) for side in ("head", "base"))
-        if head < max(_WAITING_LEAST, _WAITING_TIMES * base):
+        calls = readings[-1].head.calls - readings[0].head.calls
+        least = max(_PRIVATE.least, _PRIVATE.least_in_all / max(1, calls)) if for_good else _WAITING_LEAST
+        if head < max(least, _WAITING_TIMES * base):
             return None
         more.append(head - base)
     return min(more)

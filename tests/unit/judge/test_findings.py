@@ -230,11 +230,11 @@ def test_what_each_counted_call_compiles_is_found() -> None:
 def test_what_waits_for_the_collector_is_found() -> None:
     """Memory that only a collection frees counts, where head has twice as much of it as base and more in every pair."""
 
-    def waiting(head: int, base: int) -> Live:
+    def waiting(head: int, base: int, blocks: int = 0) -> Live:
         readings = [
             Reading(
                 replace(usage(calls), waiting_bytes=base * bool(calls)),
-                replace(usage(calls), waiting_bytes=head * (calls > 200)),
+                replace(usage(calls), waiting_bytes=head * (calls > 200), waiting_objects=blocks),
             )
             for calls in CALLS
         ]
@@ -244,6 +244,17 @@ def test_what_waits_for_the_collector_is_found() -> None:
     assert found == "growth!: each call leaves 204kB that wait for the garbage collector more than on the base"
     assert lines(waiting(80 << 20, 40 << 20)) == []
     assert lines(waiting(8 << 20, 0)) == []
+
+    def collecting(base: int, head: int, blocks: int = 20_000) -> Live:
+        live = waiting(8 << 20, 1 << 20, blocks)
+        both = [(replace(pair.base, collections=base), replace(pair.head, collections=head)) for pair in live.pairs]
+        pairs = (replace(pair, base=base, head=head) for pair, (base, head) in zip(live.pairs, both, strict=True))
+        return replace(live, pairs=tuple(pairs))
+
+    # A head that has switched the collector off keeps the memory for good.
+    (found,) = lines(collecting(9, 0))
+    assert found == "growth!: each call leaves 15.7kB that wait for the garbage collector more than on the base"
+    assert lines(collecting(9, 1)) == lines(collecting(0, 0)) == lines(collecting(9, 0, 700)) == []
 
 
 def test_a_cache_that_fills_is_no_growth() -> None:
