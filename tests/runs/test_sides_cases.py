@@ -246,7 +246,7 @@ def test_no_figure_is_of_two_versions(tmp_path: Path) -> None:
     try:
         timer = threading.Timer(2.5, thread.start)  # once the sides are copied
         timer.start()
-        run = project.against("HEAD~1", "-o", "rlperf_pairs=4..4", "--rlperf-max-time=8")
+        run = project.against("HEAD~1", "-o", "rlperf_reach=off", "-o", "rlperf_pairs=12..12", "--rlperf-max-time=8")
     finally:
         stopped.set()
         if thread.ident is not None:

@@ -45,7 +45,7 @@ OFF = """
     import library
     import pytest
 
-    @pytest.mark.rlperf(findings={"growth": "off", "threads": "off", "drift": "off"})
+    @pytest.mark.rlperf(findings={"growth": "off", "threads": "off", "drift": "off", "compiles": "off"})
     def test_off(rlperf):
         rlperf(library.growth_of_a_list)
 """
@@ -696,7 +696,7 @@ def test_the_examples_on_the_page_are_real(tmp_path: Path) -> None:
     run = example.pytest(*command.split(), code=FAILED)
     shown = re.findall(r"^\| `(\w+)` \| [^|]* \| (SAME|SLOWER: .*) \|$", PAGE, re.MULTILINE)
     kinds = {*FINDINGS} - {"time", "counts", "drift", "compiles"}
-    assert len(shown) == 2 * len(kinds) + 2  # growth within a process, and outside
+    assert len(shown) == 2 * len(kinds) + 4  # growth within a process, of shared memory, and of files
     for name, expected in shown:
         status, _, line = expected.partition(": ")
         (key,) = {f"test[{name}]", f"test_scale[{name}-1000000]"} & run.tests.keys()
