@@ -72,7 +72,7 @@ def used_by_others_ns() -> dict[int, int]:
     places = {number: f"/proc/self/task/{number}/schedstat" for number in threads if number is not None}
     used_ns: dict[int, int] = {}
     for number, place in (places | {pid: f"/proc/{pid}/schedstat" for pid in children()}).items():
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError, IndexError):  # it has ended meanwhile, or ends now
             used_ns[number] = int(Path(place).read_text(encoding="ascii").split()[0])
     return used_ns
 
