@@ -146,8 +146,7 @@ class Measurement:
                 stored = self.run.baselines.stored(test.key)
                 history = None if stored is None else stored.pairs
                 found = yield from LiveComparison(test, drivers).compare(history)
-                parts = () if observed.reached is None else observed.reached.named
-                parts = parts or drivers.change.in_packages(*found.functions)
+                parts = observed.named or drivers.change.in_packages(*found.functions)
                 touched = drivers.change.touched(parts, *found.functions)
                 saved = (yield from self._by_itself(test)) if saves else None
                 by_itself = None if named else saved

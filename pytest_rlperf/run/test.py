@@ -13,6 +13,7 @@ from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
 from pytest_rlperf.model.measured import SystemVSegment
 from pytest_rlperf.model.notes import Doubt, Note, UnderWay
+from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.options import Config
 from pytest_rlperf.reach.touch import Reached
 from pytest_rlperf.run.budget import Budget
@@ -52,6 +53,11 @@ class Observation:
     is_doubtful: bool = False
     unwatched: str = ""
     is_many: bool | None = None
+
+    @property
+    def named(self) -> tuple[ChangedPart, ...]:
+        """The parts of the change to name in a report."""
+        return () if self.reached is None else self.reached.named
 
     @property
     def doubt(self) -> Doubt | None:
@@ -173,8 +179,7 @@ class OpenTest:
         """The place of the test in the order of measuring, the lowest first: tests that run the most of a change."""
         if self.observed is None:
             return self.is_over, 0
-        parts = () if self.observed.reached is None else self.observed.reached.named
-        return self.observed.reason is not None, -len(parts)
+        return self.observed.reason is not None, -len(self.observed.named)
 
     def begin_anew(self) -> None:
         """Forget what forked copies have shown: new interpreters measure the test."""

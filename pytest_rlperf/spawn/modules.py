@@ -35,7 +35,7 @@ _WITHOUT_OPTIMIZER = frozenset({"rlperf_gae", "rlperf_replay_sample", "rlperf_ve
 """Fixtures whose components make no optimizer of PyTorch's."""
 
 _WITHOUT_ARRAYS = frozenset({"benchmark", "rlperf", "rlperf_import"})
-"""Fixtures whose components need NumPy only for what the tests' own code returns."""
+"""Fixtures of components that need NumPy only for what the tests' own code returns."""
 
 _USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
 """Fixtures whose components mostly load Gymnasium, even if the test files do not."""

@@ -13,10 +13,10 @@ class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,m
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self.given = 0
+        self.were_given = False
 
     def __next__(self) -> str:
-        self.given += 1
+        self.were_given = True
         return f"{self._mark}{os.getsid(0)}_{super().__next__()}"
 
 
@@ -30,4 +30,4 @@ def mark_temporary_files() -> None:
 def has_named_files() -> bool:
     """Whether this process has named a temporary file, or may have: one that belongs to no run counts no names."""
     names = tempfile._name_sequence  # type: ignore[attr-defined]
-    return not isinstance(names, _MarkedNames) or names.given > 0
+    return not isinstance(names, _MarkedNames) or names.were_given

@@ -382,9 +382,10 @@ class Meter:
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         rounds_cpu_ns, is_plain = sum(each_cpu_ns), kind is SliceKind.PLAIN
         calls, first_call = shape.iterations * shape.rounds, self._made
-        self._calls += 0 if is_kernel else calls
-        self._made += 0 if is_kernel else calls
-        self._others_ns = self._others_ns if is_kernel else used_by_others_ns()
+        if not is_kernel:
+            self._calls += calls
+            self._made += calls
+            self._others_ns = used_by_others_ns()
         return SliceRecord(
             kind=kind,
             call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
@@ -407,8 +408,9 @@ class Meter:
     def _used_off_turn_s(self) -> float:
         """Return the CPU time of threads and child processes since the last slice of the workload; 0 before any."""
         before = self._others_ns
-        now = {} if before is None else used_by_others_ns()
-        return sum(max(0, used_ns - (before or {}).get(number, 0)) for number, used_ns in now.items()) / 1e9
+        if before is None:
+            return 0.0
+        return sum(max(0, used_ns - before.get(number, 0)) for number, used_ns in used_by_others_ns().items()) / 1e9
 
     def usage(self) -> Usage:
         """Return the resources that this process holds after the calls of all slices so far."""

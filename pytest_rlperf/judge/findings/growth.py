@@ -155,14 +155,17 @@ def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | Non
 
 def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float]) -> float:
     first, last = getattr(readings[0], side), getattr(readings[-1], side)
-    calls: int = last.calls - first.calls
-    return (of(last) - of(first)) / max(1, calls)
+    return (of(last) - of(first)) / max(1, _calls(readings, side))
+
+
+def _calls(readings: Sequence[Reading], side: str) -> int:
+    calls: int = getattr(readings[-1], side).calls - getattr(readings[0], side).calls
+    return calls
 
 
 def _is_enough(growth: GrowthByPair, runs: Sequence[Sequence[Reading]]) -> bool:
     """Whether growth is worth failing for, and above the noise of allocators."""
-    calls = [readings[-1].head.calls - readings[0].head.calls for readings in runs]
-    in_all = [more * count for more, count in zip(growth.more, calls, strict=True)]
+    in_all = [more * _calls(readings, "head") for more, readings in zip(growth.more, runs, strict=True)]
     return growth.least >= growth.resource.least and min(in_all) >= growth.resource.least_in_all
 
 
@@ -178,13 +181,13 @@ def _never_collects(live: Live) -> bool:
 def _waiting(runs: Sequence[Sequence[Reading]], *, for_good: bool) -> float | None:
     """Return the bytes per call, beyond the base's, that waited for the collector in every pair; None if few did.
 
-    As many are few as of memory that is kept, if they wait ``for_good``.
+    If they wait ``for_good``, the limits are those of memory that is kept.
     """
     more = []
     for readings in runs:
         head, base = (_waiting_a_call(readings, side) for side in ("head", "base"))
-        calls = readings[-1].head.calls - readings[0].head.calls
-        least = max(_PRIVATE.least, _PRIVATE.least_in_all / max(1, calls)) if for_good else _WAITING_LEAST
+        kept = max(_PRIVATE.least, _PRIVATE.least_in_all / max(1, _calls(readings, "head")))
+        least = kept if for_good else _WAITING_LEAST
         if head < max(least, _WAITING_TIMES * base):
             return None
         more.append(head - base)
@@ -192,6 +195,5 @@ def _waiting(runs: Sequence[Sequence[Reading]], *, for_good: bool) -> float | No
 
 
 def _waiting_a_call(readings: Sequence[Reading], side: str) -> float:
-    usages: list[Usage] = [getattr(reading, side) for reading in readings]
-    first, *later = usages
-    return sum(usage.waiting_bytes for usage in later) / max(1, later[-1].calls - first.calls)
+    later: list[Usage] = [getattr(reading, side) for reading in readings[1:]]
+    return sum(usage.waiting_bytes for usage in later) / max(1, _calls(readings, side))
