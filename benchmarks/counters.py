@@ -16,7 +16,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,9 @@ def count_here(path: Path) -> int:
     """Count in this process, and write the tallies to ``path``; return pytest's exit code."""
     counter = Counter()
     code = pytest.main(["-q", "-p", "no:cacheprovider", "--pyargs", *MODULES, "-k", TESTS], [counter])
-    path.write_text(json.dumps({key: asdict(tally) for key, tally in counter.tallies.items()}), encoding="utf-8")
+    path.write_text(
+        json.dumps({key: msgspec.to_builtins(tally) for key, tally in counter.tallies.items()}), encoding="utf-8"
+    )
     return int(code)
 
 

@@ -16,12 +16,13 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import scipy
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from shared import percent, print_table
 
@@ -63,8 +64,7 @@ BLOCKS = 80  # of a slice of each side: 1.2 s a pair
 # --------------------------------------------------------------------------- the noise
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(msgspec.Struct, frozen=True):
     """The disturbances of a pair, in logarithms of time: common to both sides, a slice's own, or the processes'.
 
     ``pair_sd`` is the spread of pairs by what processes differ in, memory layout and hash seed; ``pair_tails`` the
@@ -160,8 +160,7 @@ _MEANS = np.concatenate([np.linspace(0.0, 0.08, 161), np.geomspace(0.08, 5.0, 16
 _EXACT = 0.02  # chances so near the one that gives up are computed, not interpolated
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The verdicts on many tests: status and pairs used."""
 
     status: NDArray[np.str_]
@@ -548,8 +547,7 @@ def smallest_rows(draws: dict[str, Draw], tests: int, generator: np.random.Gener
 # --------------------------------------------------------------------------- findings
 
 
-@dataclass(frozen=True)
-class Unchanged:
+class Unchanged(msgspec.Struct, frozen=True):
     """How a test of unchanged code varies, in its looks beside time, from pair to pair.
 
     ``stretch_sd`` is of the log-ratio of a stretch of slices, ``phase_sd`` of a phase's, ``pair_sd`` of a pair's,

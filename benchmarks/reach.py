@@ -30,7 +30,7 @@ def pytest_configure(config: Any) -> None:
     """Have the run measure what it would spare, and spare what it would measure."""
     if VARIABLE not in os.environ or hasattr(config, "workerinput"):
         return
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pytest_rlperf.model import reasons
     from pytest_rlperf.run.measure import Measurement

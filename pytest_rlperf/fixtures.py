@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE: a worker loads it before pytest.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from functools import wraps
 from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any
@@ -167,6 +166,8 @@ def _first(make: Callable[..., Workload], args: tuple[Any, ...], kwargs: dict[st
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
+    from msgspec.structs import replace
+
     from pytest_rlperf.probes import ProbeError
     from pytest_rlperf.probes.functions import probes_for
 

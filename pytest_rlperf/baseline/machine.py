@@ -8,10 +8,11 @@ import platform
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from pytest_rlperf.model.reasons import MachineDifference
 from pytest_rlperf.model.stored import KERNEL_VERSION, Machine

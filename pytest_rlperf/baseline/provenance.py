@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.reasons import VersionChange
@@ -23,8 +24,7 @@ HARNESS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class TreeState:
+class TreeState(msgspec.Struct, frozen=True):
     """The state of the code: full SHAs of commit and tree, None outside git, and whether the files differ from them."""
 
     commit: str | None

@@ -6,7 +6,6 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -72,7 +71,7 @@ def _lean(value: Any) -> Any:
         return {name: _lean(part) for name, part in value.items()}
     if isinstance(value, tuple):
         return [_lean(part) for part in value]
-    if not is_dataclass(kind):
+    if not issubclass(kind, msgspec.Struct):
         return value
     members = ((name, getattr(value, name), default) for name, default in _defaults(kind).items())
     return {name: _lean(part) for name, part, default in members if part != default}
@@ -80,10 +79,10 @@ def _lean(value: Any) -> Any:
 
 @functools.cache
 def _defaults(kind: type) -> dict[str, Any]:
-    """Return a record's members, each with its value if a file leaves it out; MISSING if a file must have it."""
+    """Return a record's members, each with its value if a file leaves it out; NODEFAULT if a file must have it."""
     return {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(kind)
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in msgspec.structs.fields(kind)
     }
 
 
@@ -200,7 +199,7 @@ def _fault(value: Any) -> str | None:
         form, parts = "[{!r}]", value.items()
     elif isinstance(value, tuple):
         form, parts = "[{}]", enumerate(value)
-    elif not is_dataclass(kind):
+    elif not issubclass(kind, msgspec.Struct):
         return None
     else:
         for name, (holds, expected) in _RULES.get(kind, {}).items():

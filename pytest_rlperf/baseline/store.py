@@ -6,9 +6,10 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf.baseline.machine import slug
 from pytest_rlperf.baseline.schema import (

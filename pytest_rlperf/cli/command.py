@@ -12,9 +12,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.errors import did_you_mean, for_log, in_encoding
 from pytest_rlperf.model.judged import Outcome
@@ -46,8 +47,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(int(Exit.USAGE), in_encoding(for_log(f"{self.prog}: error: {message}\n"), sys.stderr.encoding))
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A subcommand: its name and help, the arguments it takes, and ``act``, which returns the exit code.
 
     A subcommand that ``passes_on`` gets unknown arguments in ``others``.

@@ -8,10 +8,11 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pytest_rlperf.cli.command import print_text
 from pytest_rlperf.errors import SideError
@@ -99,8 +100,7 @@ def _measured(output: Path) -> list[Path]:
 # --------------------------------------------------------------------------- the project
 
 
-@dataclass(frozen=True)
-class _Install:
+class _Install(msgspec.Struct, frozen=True):
     """How pip installs a project and what its tests need: pip's arguments, the files to read, the requirements."""
 
     arguments: list[str]

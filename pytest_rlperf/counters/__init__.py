@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_rlperf.counters.calls import Calls, MonitoredCalls, Steps
 from pytest_rlperf.counters.compiled import graphs_compiled

@@ -14,11 +14,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from os import listdir  # which tests may replace
 from os import open as open_descriptor
 from typing import Any
+
+from msgspec.structs import replace
 
 from pytest_rlperf.counters.instrument import (
     STEPS,

@@ -9,17 +9,17 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+import msgspec
 
 
 class DeviceClockError(Exception):
     """There is no clock for a device, or it broke; the text names the device and the remedy."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """A device's memory: bytes in use, the most since the last :meth:`Device.reset_peak`, and allocations so far."""
 
     allocated_bytes: int

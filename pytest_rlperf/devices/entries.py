@@ -9,6 +9,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, Memory, SyncClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.tree import EdgeStack, path_of
@@ -97,8 +99,7 @@ class EdgeLog:
         return track
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
 
     The device's times are None if an edge was not marked, for the reason ``untimed``. ``device_self_ns`` is also None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
 
 from pytest_rlperf.counters.instrument import NAMES, STEPS, WORK
 from pytest_rlperf.judge.policy import overruled

@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import (

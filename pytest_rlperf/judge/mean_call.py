@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf.model.figures import PAIR_TRIM, trimmed_mean
 from pytest_rlperf.model.live import PairRecord, RareCalls

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.findings import GATE, OFF, SHOW

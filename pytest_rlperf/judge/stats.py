@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from pytest_rlperf.model.judged import CONFIDENCE, Estimate
 
@@ -71,8 +72,7 @@ SDS = tuple(math.exp(step * _LOG_STEP) for step in range(-46, 20))  # 0.0001 to 
 _NEGLIGIBLE = 1e-12
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """The knowledge about a normal sample's standard deviation: the chance of each of ``sds``.
 
     Given this, a normal mean with a flat prior is a mixture of normal distributions, so its bounds are smooth functions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.errors import closest
 from pytest_rlperf.judge.counters import combine, more_work
@@ -19,16 +21,14 @@ from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange
 from pytest_rlperf.model.stored import StoredResult
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Exact counts then and now."""
 
     then: Counting
     now: Counting
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The evidence for the verdict on one test.
 
     ``head`` has the figures of the code under test: from live pairs if there is ``live``, else by itself. ``unpaired``

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 POWER_CAP = "power cap"  # a reason for throttling a device
 
@@ -31,8 +32,7 @@ class Bound(str, enum.Enum):
     SYNC = "sync"
 
 
-@dataclass(frozen=True)
-class DeviceTimes:
+class DeviceTimes(msgspec.Struct, frozen=True):
     """One phase on a device, per iteration: seconds by the device's own clock.
 
     ``span_s`` is from the phase's first edge to its last as the device reached them. ``self_s`` is the part of it in no
@@ -55,8 +55,7 @@ class DeviceTimes:
     allocations: float | None
 
 
-@dataclass(frozen=True)
-class Conditions:
+class Conditions(msgspec.Struct, frozen=True):
     """The state of a device at one moment, by its driver; a field is None if the driver does not report it.
 
     ``throttled`` names the reasons why the device held its clocks back, empty if it did not. ``others`` counts
@@ -70,8 +69,7 @@ class Conditions:
     others: int | None
 
 
-@dataclass(frozen=True)
-class Disturbance:
+class Disturbance(msgspec.Struct, frozen=True):
     """The reasons why one try of a slice on a device does not count.
 
     ``throttled`` are the reasons why the device held its clocks back. ``recompiled``: code was compiled within the
@@ -86,8 +84,7 @@ class Disturbance:
         return bool(self.throttled) or self.recompiled or self.allocated
 
 
-@dataclass(frozen=True)
-class DeviceSlice:
+class DeviceSlice(msgspec.Struct, frozen=True):
     """The figures of one slice of a workload on a device, beside its time.
 
     ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try if all tries were disturbed, and is
@@ -112,8 +109,7 @@ class DeviceSlice:
     compiled: float = 0.0
 
 
-@dataclass(frozen=True)
-class DeviceFigures:
+class DeviceFigures(msgspec.Struct, frozen=True):
     """One worker's figures on a device: seconds per call at each pace, and the pace that is ``gated``.
 
     The pace that is not gated is None if no slices were taken at it. ``flags`` are the process's settings that change

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from pytest_rlperf.model.measured import Compiled
 
@@ -12,15 +13,13 @@ class Fact:
     """The content of a finding's line: a frozen dataclass for each kind of fact, or words if it is read from a file."""
 
 
-@dataclass(frozen=True)
-class InWords(Fact):
+class InWords(Fact, msgspec.Struct, frozen=True):
     """A line read from a file."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Drift(Fact):
+class Drift(Fact, msgspec.Struct, frozen=True):
     """Calls get slower by ``ratio`` within ``calls`` calls."""
 
     ratio: float
@@ -35,30 +34,26 @@ class Both(NamedTuple):
     head: float
 
 
-@dataclass(frozen=True)
-class SlowStart(Fact):
+class SlowStart(Fact, msgspec.Struct, frozen=True):
     """The parts of a start that take longer, by the names of their fields, and their seconds."""
 
     parts: tuple[Both, ...]
 
 
-@dataclass(frozen=True)
-class Growth(Fact):
+class Growth(Fact, msgspec.Struct, frozen=True):
     """The resources that a call leaves beyond those on the base, by name, and the ``places`` that allocate them."""
 
     more: dict[str, float]
     places: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Garbage(Fact):
+class Garbage(Fact, msgspec.Struct, frozen=True):
     """The objects that a call leaves to the garbage collector, by the names of the counts."""
 
     parts: tuple[Both, ...]
 
 
-@dataclass(frozen=True)
-class Compiles(Fact):
+class Compiles(Fact, msgspec.Struct, frozen=True):
     """The number of programs that a call compiles on each side, and the last ones of the head."""
 
     base: float
@@ -66,34 +61,29 @@ class Compiles(Fact):
     last: tuple[Compiled, ...] = ()
 
 
-@dataclass(frozen=True)
-class OnOneSide(Fact):
+class OnOneSide(Fact, msgspec.Struct, frozen=True):
     """A part of an output is there on one side only."""
 
 
-@dataclass(frozen=True)
-class OtherKind(Fact):
+class OtherKind(Fact, msgspec.Struct, frozen=True):
     """A part of an output is of a different kind on each side."""
 
     base: str
     head: str
 
 
-@dataclass(frozen=True)
-class OtherBits(Fact):
+class OtherBits(Fact, msgspec.Struct, frozen=True):
     """A part of an output differs, and no sample shows by how much."""
 
 
-@dataclass(frozen=True)
-class OtherNumbers(Fact):
+class OtherNumbers(Fact, msgspec.Struct, frozen=True):
     """Numbers of an output differ by ``most``; ``whole`` is the largest number of the base."""
 
     most: float
     whole: float
 
 
-@dataclass(frozen=True)
-class OtherOutput(Fact):
+class OtherOutput(Fact, msgspec.Struct, frozen=True):
     """The part of the first call's output at ``path`` differs, and how."""
 
     path: str
@@ -108,8 +98,7 @@ class SlowerPhase(NamedTuple):
     certain: float
 
 
-@dataclass(frozen=True)
-class SlowerPhases(Fact):
+class SlowerPhases(Fact, msgspec.Struct, frozen=True):
     """The phases whose lower bounds show a slowdown, those that add the most first."""
 
     phases: tuple[SlowerPhase, ...]
@@ -124,8 +113,7 @@ class Law(NamedTuple):
     exponent: float | None
 
 
-@dataclass(frozen=True)
-class Scale(Fact):
+class Scale(Fact, msgspec.Struct, frozen=True):
     """The figures that grow faster from one size to another."""
 
     small: float
@@ -133,8 +121,7 @@ class Scale(Fact):
     laws: tuple[Law, ...]
 
 
-@dataclass(frozen=True)
-class Threads(Fact):
+class Threads(Fact, msgspec.Struct, frozen=True):
     """The threads and processes that the head has more of."""
 
     parts: tuple[Both, ...]

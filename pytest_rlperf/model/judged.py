@@ -6,9 +6,10 @@ import enum
 import glob
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.findings import FINDINGS
@@ -36,8 +37,7 @@ class Status(str, enum.Enum):
     ERROR = "ERROR"  # the test failed for a reason other than its verdict: its component may be wrong
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """A ratio head/base with its two-sided confidence interval.
 
     ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper bound.
@@ -54,8 +54,7 @@ class Estimate:
 TRAILER = "Rlperf-Accept"  # in the last paragraph of a commit's message
 
 
-@dataclass(frozen=True)
-class Allowance:
+class Allowance(msgspec.Struct, frozen=True):
     """A slowdown that a commit accepts: for tests that match ``pattern``, up to ``most`` (0.09 is 9 %).
 
     If ``most`` is 0, the commit accepts higher counts, and no more time.
@@ -85,8 +84,7 @@ def pattern_of(key: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """The result of one kind of look that is worse on the head: a line, its figures, and whether it fails the test.
 
     ``line`` has the facts of a line for people. ``figures`` are by name, each per call unless the name says otherwise.
@@ -112,8 +110,7 @@ class RemedyKind(str, enum.Enum):
     CALLS = "calls"  # longer calls, with more of the rare events in a pair
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """The one change that would most likely decide an UNDECIDED test.
 
     ``amount`` is enough: seconds of TIME, the most PAIRS, a TOLERANCE (0.05 is 5 %); None for the other kinds.
@@ -123,8 +120,7 @@ class Remedy:
     amount: float | None = None
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """A status, the reason that decides it, and the estimate behind it, if any.
 
     ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) that this comparison would have found; live pairs find it
@@ -183,8 +179,7 @@ class Verdict:
         return strict and self.status not in (Status.SAME, Status.FASTER)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """The rules that judge one test; thresholds are ratios minus one: a tolerance of 0.03 is 3 %.
 
     Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER above it if the lower bound is above
@@ -202,7 +197,7 @@ class Policy:
     stores: bool = False
     gates: tuple[str, ...] = ()
     pairs: tuple[int, int] = (3, 10)
-    findings: Mapping[str, str] = field(default_factory=lambda: FINDINGS)
+    findings: Mapping[str, str] = msgspec.field(default_factory=lambda: FINDINGS)
 
     @property
     def stored_failing(self) -> float:
@@ -214,8 +209,7 @@ _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the int
 _RARE = 0.1  # of a typical call: if the mean call differs by more, it is worth showing
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """All facts about a test for the reports; ``live`` is None if only stored numbers were compared.
 
     ``stored`` marks a test whose figures this run has stored. ``touched`` are the parts of the change that it runs or
@@ -259,8 +253,7 @@ class Outcome:
         return any(abs(each.mean_call_s - each.call_s) > _RARE * each.call_s for each in both)
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True):
     """The tests that run ``number`` of ``count`` runs measures, counted from 1.
 
     ``collected`` are the keys of the tests of all shards, in order. ``common`` has the facts that all shards of one run
@@ -285,8 +278,7 @@ class Shard:
         return tuple(keys[start:end])
 
 
-@dataclass(frozen=True)
-class ShardPart:
+class ShardPart(msgspec.Struct, frozen=True):
     """The tests of a merged run that one shard measured, and its machine."""
 
     machine: Machine
@@ -296,8 +288,7 @@ class ShardPart:
 # --------------------------------------------------------------------------- a self-check
 
 
-@dataclass(frozen=True)
-class SlowdownTrial:
+class SlowdownTrial(msgspec.Struct, frozen=True):
     """One known slowdown of today's code against itself, with its verdict: 0.05 is 5 %, and 0.0 is none."""
 
     slowdown: float
@@ -316,8 +307,7 @@ class SlowdownTrial:
         return self.verdict.status is (Status.SLOWER if self.slowdown else Status.SAME)
 
 
-@dataclass(frozen=True)
-class Selfcheck:
+class Selfcheck(msgspec.Struct, frozen=True):
     """One test's trials, by rising slowdown."""
 
     result: Result
@@ -338,8 +328,7 @@ class Selfcheck:
 _SURELY = 5 / 3
 
 
-@dataclass(frozen=True)
-class Fitness:
+class Fitness(msgspec.Struct, frozen=True):
     """Whether a machine finds slowdowns of ``tolerance``; ``false_alarms`` are unchanged tests called changed."""
 
     tolerance: float

@@ -6,7 +6,8 @@ import enum
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_rlperf.model.facts import Fact, InWords
 from pytest_rlperf.model.measured import Compiled, Result, Usage, WorkerRecord
@@ -18,8 +19,7 @@ _ERRORS = 2.0  # of the average, of three pairs or more
 _CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """The resources that both processes of a pair held at one time, between slices.
 
     ``log_ratio`` is the logarithm of the head's time over the base's since the reading before, 0 for the first.
@@ -30,8 +30,7 @@ class Reading:
     log_ratio: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseRatio:
+class PhaseRatio(msgspec.Struct, frozen=True):
     """The logarithm of the head's time in a phase over the base's, in one pair, and its share of the base's call."""
 
     path: str
@@ -39,8 +38,7 @@ class PhaseRatio:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class OtherWork:
+class OtherWork(msgspec.Struct, frozen=True):
     """The CPU time that other processes used while a pair was measured.
 
     ``process`` is the name of the processes that used the most, empty if none did. ``cpu_share`` is their share of one
@@ -57,8 +55,7 @@ class OtherWork:
     unseen_share: float
 
 
-@dataclass(frozen=True, slots=True)
-class RareCalls:
+class RareCalls(msgspec.Struct, frozen=True):
     """A minority of a test's calls: one of ``one_of`` calls takes ``base_s`` on the base and ``head_s`` on the head."""
 
     one_of: float
@@ -66,8 +63,7 @@ class RareCalls:
     head_s: float
 
 
-@dataclass(frozen=True)
-class PairRecord:
+class PairRecord(msgspec.Struct, frozen=True):
     """One live pair, the statistical unit of a live comparison.
 
     ``wall_log_ratio`` is the logarithm of the head's time over the base's in a typical call, ``cpu_log_ratio`` the same
@@ -108,8 +104,7 @@ class PairRecord:
         return math.log(self.head.mean_multiple / self.base.mean_multiple)
 
 
-@dataclass(frozen=True, slots=True)
-class StartUp:
+class StartUp(msgspec.Struct, frozen=True):
     """The start-up times of two new interpreters, base and head: the checked call, and importing the tests."""
 
     first_call_s: tuple[float, float]
@@ -126,25 +121,22 @@ class Outputs(str, enum.Enum):
     DIFFERENT = "different"
 
 
-@dataclass(frozen=True)
-class OutputComparison:
+class OutputComparison(msgspec.Struct, frozen=True):
     """How outputs compare; ``path`` is the first array or value that differs, and ``what`` is its difference."""
 
     outputs: Outputs = Outputs.UNKNOWN
     path: str = ""
-    what: Fact = InWords("")  # noqa: RUF009 - a frozen value
+    what: Fact = InWords("")
 
 
-@dataclass(frozen=True)
-class Contribution:
+class Contribution(msgspec.Struct, frozen=True):
     """The part of a change that one phase accounts for, in seconds per call; an empty path is the rest in no phase."""
 
     path: str
     change_s: float
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(msgspec.Struct, frozen=True):
     """A live comparison: both sides' names, the pairs in order, the base's figures, and the phases behind the change.
 
     ``base`` is the base's result, as the outcome's own result is the head's. ``contributions`` add up to the

@@ -6,15 +6,15 @@ import enum
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.errors import NotMeasuredError
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, DeviceTimes, Pace
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """One count of one call, in the phase at ``path`` and all below it; an empty path is the whole call."""
 
     path: str
@@ -22,18 +22,16 @@ class Count:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCounts:
+class FunctionCounts(msgspec.Struct, frozen=True):
     """How often one call enters a function of the code under test, and the calls that the function makes, by name."""
 
     file: str
     line: int
     entries: int
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
     ``has_failed`` if a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
@@ -49,20 +47,18 @@ class Tally:
     instruments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseCounts:
+class PhaseCounts(msgspec.Struct, frozen=True):
     """The counts of one call in a phase and all below it; ``path`` is empty for the whole call.
 
     ``exact`` are counts that were equal in every worker and repetition, ``inexact`` the least and the most of others.
     """
 
     path: str
-    exact: dict[str, int] = field(default_factory=dict)
-    inexact: dict[str, tuple[int, int]] = field(default_factory=dict)
+    exact: dict[str, int] = msgspec.field(default_factory=dict)
+    inexact: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Counting:
+class Counting(msgspec.Struct, frozen=True):
     """The counts of one test. ``workers`` workers counted ``repetitions`` calls each, once for every instrument.
 
     ``notes`` name the counters that could not count, with the reason.
@@ -74,8 +70,7 @@ class Counting:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CounterChange:
+class CounterChange(msgspec.Struct, frozen=True):
     """A count that has changed, in the deepest phase that it changed in.
 
     If both are exact, ``was`` and ``now`` are the counts; a count below its former range is less, one above it more.
@@ -92,8 +87,7 @@ class CounterChange:
         return self.now > self.was
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """How much of a call's time something took, 0 to 1: Python, a native extension, the environment, the device."""
 
     name: str
@@ -130,16 +124,14 @@ class Probe(Protocol):
         """Put timers in place, and return a function that removes all of them."""
 
 
-@dataclass(frozen=True)
-class Harvest:
+class Harvest(msgspec.Struct, frozen=True):
     """A way to see phases in code without timers: another ``call`` of the same work, with ``probes`` in place."""
 
     call: Callable[[], object]
     probes: tuple[Probe, ...]
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """A component made ready to be measured.
 
     ``call`` takes no arguments and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
@@ -191,8 +183,7 @@ class SliceKind(str, enum.Enum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(msgspec.Struct, frozen=True):
     """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
 
     ``self_s`` is the time in no child phase. Both times are the host's. ``device`` names the device that was watched
@@ -217,8 +208,7 @@ class Phase:
         return self.path.count("/")
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The calls of a slice, ``rounds`` timed rounds of ``iterations`` back-to-back calls, and its figure.
 
     The figure is the mean round if calls are ``long``, else the median one. It is chosen once per test: figures that
@@ -230,8 +220,7 @@ class Shape:
     long: bool
 
 
-@dataclass(frozen=True)
-class Warm:
+class Warm(msgspec.Struct, frozen=True):
     """The result of warming up: the slice's shape and the typical seconds of one call.
 
     ``threads`` is how many threads the process has. ``single`` is whether one of them did the work, without child
@@ -248,8 +237,7 @@ class Warm:
     calls: int = 0
 
 
-@dataclass(frozen=True)
-class SliceRecord:
+class SliceRecord(msgspec.Struct, frozen=True):
     """One turn of one worker.
 
     ``call_s`` is the slice's figure, per call. ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover
@@ -282,8 +270,7 @@ class SliceRecord:
     off_turn_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(msgspec.Struct, frozen=True):
     """The nanoseconds of every round of one process's plain slices, in order, each of ``iterations`` calls.
 
     ``starts`` is how many calls the process had made when each slice began; all slices have equally many rounds.
@@ -296,8 +283,7 @@ class Rounds:
     is_mean: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """The resources that a process and its children hold after ``calls`` calls of its component.
 
     ``objects`` are the blocks that Python's allocator has handed out, and ``private_bytes`` the resident memory that no
@@ -325,8 +311,7 @@ class Usage:
     compiled: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(msgspec.Struct, frozen=True):
     """A program that a library has compiled: its function, the types of its inputs if known, and ``why``.
 
     ``before`` are the types that the function was last compiled for before this; None if there was no earlier time.
@@ -338,8 +323,7 @@ class Compiled:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SystemVSegment:
+class SystemVSegment(msgspec.Struct, frozen=True):
     """A segment of System V's shared memory, or a set of semaphores, by its number, and its process."""
 
     kind: str
@@ -348,8 +332,7 @@ class SystemVSegment:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPart:
+class OutputPart(msgspec.Struct, frozen=True):
     """An array or a plain value within a component's output, and its place there.
 
     ``kind`` is its type and shape in words, ``bits`` a digest of all its bytes. ``sample`` are some of its values if
@@ -362,8 +345,7 @@ class OutputPart:
     sample: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """A worker's figures by one clock: seconds per call, and the same relative to each kernel's."""
 
     call_s: float
@@ -371,8 +353,7 @@ class Figures:
     relative_memory: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
+class WorkerRecord(msgspec.Struct, frozen=True):
     """One worker's figure for one test, the statistical unit of a stored comparison.
 
     Each figure is there twice, by the wall's clock and by the CPU's: ``call_s`` is seconds per call; ``relative`` and
@@ -407,8 +388,7 @@ class WorkerRecord:
         return 1.0 if self.rare is None else self.rare
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The figures of one test; a fixture's call returns them.
 
     ``items`` is the mean number of items per call, and ``unit`` their name. ``phases`` are means over traced calls,

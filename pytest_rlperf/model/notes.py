@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.model.judged import Allowance, Outcome, Shard
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.reasons import VersionChange
 
 
-@dataclass(frozen=True)
-class TextNote:
+class TextNote(msgspec.Struct, frozen=True):
     """A note in words, written where its cause is known."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class FewerLanes:
+class FewerLanes(msgspec.Struct, frozen=True):
     """There are fewer ``lanes`` than ``wanted``: there are no more CPUs, or the cgroup's ``quota`` is smaller."""
 
     lanes: int
@@ -29,8 +28,7 @@ class FewerLanes:
     quota: float | None
 
 
-@dataclass(frozen=True)
-class ShortOfMemory:
+class ShortOfMemory(msgspec.Struct, frozen=True):
     """Memory has room for fewer ``lanes`` than the machine has: the processes of a pair hold ``pair_bytes``."""
 
     lanes: int
@@ -38,8 +36,7 @@ class ShortOfMemory:
     pair_bytes: int
 
 
-@dataclass(frozen=True)
-class LeftoversRemoved:
+class LeftoversRemoved(msgspec.Struct, frozen=True):
     """The run has removed what tests left on the machine: ``count`` of a resource, in a ``place`` if named."""
 
     resource: str
@@ -47,45 +44,39 @@ class LeftoversRemoved:
     place: str = ""
 
 
-@dataclass(frozen=True)
-class UnmatchedAllowance:
+class UnmatchedAllowance(msgspec.Struct, frozen=True):
     """A commit accepts slowdowns of tests that do not exist; ``near`` is a pattern that would match, or empty."""
 
     allowance: Allowance
     near: str
 
 
-@dataclass(frozen=True)
-class SkippedBaseline:
+class SkippedBaseline(msgspec.Struct, frozen=True):
     """A file beside this machine's baseline cannot be read, and was left out; ``error`` names it and its fault."""
 
     error: str
 
 
-@dataclass(frozen=True)
-class ShortOfTime:
+class ShortOfTime(msgspec.Struct, frozen=True):
     """A test was not settled in its part of the run's time, which was less than the test may take."""
 
     key: str
     limit_s: float
 
 
-@dataclass(frozen=True)
-class NotForked:
+class NotForked(msgspec.Struct, frozen=True):
     """The run's processes were new interpreters, for the reason ``why``."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class NotWatched:
+class NotWatched(msgspec.Struct, frozen=True):
     """The run cannot see which changed files libraries in other languages and children read; ``why`` is the reason."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class MeasuredFresh:
+class MeasuredFresh(msgspec.Struct, frozen=True):
     """New interpreters have measured a test; ``why`` forked processes could not."""
 
     key: str
@@ -100,8 +91,7 @@ class Doubt(enum.Enum):
     UNEVEN = enum.auto()  # one side has run, read or loaded something that the other has not
 
 
-@dataclass(frozen=True)
-class MeasuredInDoubt:
+class MeasuredInDoubt(msgspec.Struct, frozen=True):
     """A test was measured though it was not seen to run any part of the change."""
 
     key: str
@@ -111,33 +101,28 @@ class MeasuredInDoubt:
 # ----------------------------------------------------------------------- counts that were not compared
 
 
-@dataclass(frozen=True)
-class NoStoredCounts:
+class NoStoredCounts(msgspec.Struct, frozen=True):
     """The baseline has figures for a test but no counts."""
 
 
-@dataclass(frozen=True)
-class OneWorkerCounted:
+class OneWorkerCounted(msgspec.Struct, frozen=True):
     """Only one worker has counted, then or now, so no count is known to be exact."""
 
 
-@dataclass(frozen=True)
-class OtherVersions:
+class OtherVersions(msgspec.Struct, frozen=True):
     """The stored counts were taken with other versions of the packages that measured code runs on."""
 
     changes: tuple[VersionChange, ...]
 
 
-@dataclass(frozen=True)
-class NothingCounted:
+class NothingCounted(msgspec.Struct, frozen=True):
     """A side has counted nothing; ``why`` has its workers' reasons, and ``on_base`` is whether it is the base."""
 
     why: tuple[str, ...]
     on_base: bool
 
 
-@dataclass(frozen=True)
-class GatesNotCounted:
+class GatesNotCounted(msgspec.Struct, frozen=True):
     """Counts that gate are not known for both sides; ``why`` has the workers' reasons."""
 
     gates: tuple[str, ...]
@@ -147,8 +132,7 @@ class GatesNotCounted:
 Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | NothingCounted | GatesNotCounted
 
 
-@dataclass(frozen=True)
-class Untested:
+class Untested(msgspec.Struct, frozen=True):
     """No measured test runs ``parts`` of the ``changed`` parts; the tests in ``may`` perhaps do.
 
     ``is_selection`` if the user selected some of the tests, so that others may run the parts.
@@ -160,16 +144,14 @@ class Untested:
     is_selection: bool = False
 
 
-@dataclass(frozen=True)
-class UntouchedMoved:
+class UntouchedMoved(msgspec.Struct, frozen=True):
     """The times of most of the ``tests`` that the change cannot affect have moved alike, by a ``ratio``."""
 
     tests: int
     ratio: float
 
 
-@dataclass(frozen=True)
-class UncomparedCounts:
+class UncomparedCounts(msgspec.Struct, frozen=True):
     """A test's counts are not compared; ``gates`` if some of them would have decided."""
 
     key: str
@@ -192,8 +174,7 @@ class KeptBack(enum.Enum):
     SLOWER_AND_NEW = enum.auto()  # or perhaps: this machine has no old figures
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """The storing of a run: the file, the keys stored in it, why others were not, and whether git has their code.
 
     ``workers`` are how many measured each test that was kept back for too few workers, ``needed`` how many it takes.
@@ -203,7 +184,7 @@ class Saved:
     settleable: bool
     stored: tuple[str, ...]
     kept_back: dict[str, KeptBack]
-    workers: dict[str, int] = field(default_factory=dict)
+    workers: dict[str, int] = msgspec.field(default_factory=dict)
     needed: int = 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import mul
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf.model.device import Bound, DeviceTimes
 from pytest_rlperf.model.measured import Phase, SliceRecord

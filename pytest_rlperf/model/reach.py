@@ -6,11 +6,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pytest_rlperf.model.measured import CounterChange
 
 
-@dataclass(frozen=True)
-class Footprint:
+class Footprint(msgspec.Struct, frozen=True):
     """The code and files that a process has run and read since it began.
 
     ``files`` are those that it has read, and ``data`` the modules among them that it has read in another way than by
@@ -26,15 +27,15 @@ class Footprint:
 
     files: list[str]
     children: bool
-    functions: Mapping[str, list[int]] = field(default_factory=dict)
-    data: list[str] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
+    functions: Mapping[str, list[int]] = msgspec.field(default_factory=dict)
+    data: list[str] = msgspec.field(default_factory=list)
+    modules: list[str] = msgspec.field(default_factory=list)
     whole: bool = True
     compiled: bool = False
-    kept: Mapping[str, list[int]] = field(default_factory=dict)
-    annotated: Mapping[str, list[int]] = field(default_factory=dict)
-    special: list[str] = field(default_factory=list)
-    opened: list[str] = field(default_factory=list)
+    kept: Mapping[str, list[int]] = msgspec.field(default_factory=dict)
+    annotated: Mapping[str, list[int]] = msgspec.field(default_factory=dict)
+    special: list[str] = msgspec.field(default_factory=list)
+    opened: list[str] = msgspec.field(default_factory=list)
     unwatched: str = ""
     many: bool = False
 
@@ -75,8 +76,7 @@ class ChangedPart:
         return self.kind is Kind.FUNCTION and not self.now
 
 
-@dataclass(frozen=True)
-class Touched:
+class Touched(msgspec.Struct, frozen=True):
     """A part of a change that a test runs or reads; ``entries`` are those of a call on the base and on the head.
 
     ``calls`` are those that it makes more or less often. If calls were not counted, both are unknown, and ``entries``

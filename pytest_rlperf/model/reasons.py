@@ -8,8 +8,9 @@ Ratios are head over base: 1.05 is 5 % slower. Slowdowns and tolerances are rati
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.facts import Fact
@@ -67,16 +68,14 @@ class Reason:
     code: str
 
 
-@dataclass(frozen=True)
-class WrittenReason(Reason):
+class WrittenReason(Reason, msgspec.Struct, frozen=True):
     """A reason that a file has in words; ``code`` may be one of a later version."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True)
-class FullReason(WrittenReason):
+class FullReason(WrittenReason, frozen=True):
     """All reasons of a verdict in one text, with the code of the deciding one, as in a run's JSON."""
 
 
@@ -99,16 +98,14 @@ class VersionChange(NamedTuple):
 # ----------------------------------------------------------------------- nothing to compare with
 
 
-@dataclass(frozen=True)
-class NoBaseline(Reason):
+class NoBaseline(Reason, msgspec.Struct, frozen=True):
     """No figures of this test are stored; here and below, ``stores`` marks a run that stores its own."""
 
     stores: bool
     code = Code.NEW
 
 
-@dataclass(frozen=True)
-class OtherMachines(Reason):
+class OtherMachines(Reason, msgspec.Struct, frozen=True):
     """Figures are stored only for other machine classes; ``differences`` are those of each from this machine."""
 
     differences: tuple[tuple[MachineDifference, ...], ...]
@@ -116,8 +113,7 @@ class OtherMachines(Reason):
     code = Code.MACHINE
 
 
-@dataclass(frozen=True)
-class Incomparable(Reason):
+class Incomparable(Reason, msgspec.Struct, frozen=True):
     """Times are not compared, as ``what`` was different on the base, or in the baseline: each value is in words.
 
     ``code`` is WORKLOAD, WORK or DEVICE. ``base_label`` names the base of a live comparison; None means the baseline.
@@ -131,8 +127,7 @@ class Incomparable(Reason):
     stores: bool
 
 
-@dataclass(frozen=True)
-class NotOnBase(Reason):
+class NotOnBase(Reason, msgspec.Struct, frozen=True):
     """The base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
 
     ``ended`` is the outcome that the base's worker reported: "missing", "passed" without calling the fixture, or
@@ -148,24 +143,21 @@ class NotOnBase(Reason):
     code = Code.BASE
 
 
-@dataclass(frozen=True)
-class NothingLoaded(Reason):
+class NothingLoaded(Reason, msgspec.Struct, frozen=True):
     """The test loads nothing of the packages under test; ``error`` names them, and the remedy."""
 
     error: str
     code = Code.BASE
 
 
-@dataclass(frozen=True)
-class NotCopied(Reason):
+class NotCopied(Reason, msgspec.Struct, frozen=True):
     """The test needs a ``file`` of the tree that git ignores and that is too large to copy without being asked."""
 
     file: str
     code = Code.FILES
 
 
-@dataclass(frozen=True)
-class NotBuilt(Reason):
+class NotBuilt(Reason, msgspec.Struct, frozen=True):
     """The test has loaded a compiled ``file`` that both sides share, though its ``source`` may differ."""
 
     file: str
@@ -173,8 +165,7 @@ class NotBuilt(Reason):
     code = Code.FILES
 
 
-@dataclass(frozen=True)
-class Edited(Reason):
+class Edited(Reason, msgspec.Struct, frozen=True):
     """A ``file`` that the test had loaded from the user's own tree was changed while it was measured."""
 
     file: str
@@ -184,8 +175,7 @@ class Edited(Reason):
 # ----------------------------------------------------------------------- the test failed
 
 
-@dataclass(frozen=True)
-class TestFailed(Reason):
+class TestFailed(Reason, msgspec.Struct, frozen=True):
     """The test failed for a reason other than its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
 
     ``error`` is the line of the failure that names the cause.
@@ -199,16 +189,14 @@ class TestFailed(Reason):
 # ----------------------------------------------------------------------- the measurement broke its own rules
 
 
-@dataclass(frozen=True)
-class BackgroundWork(Reason):
+class BackgroundWork(Reason, msgspec.Struct, frozen=True):
     """A worker used ``idle_cpu_share`` of a CPU while others had their turn."""
 
     idle_cpu_share: float
     code = Code.BACKGROUND
 
 
-@dataclass(frozen=True)
-class PhasesOverCall(Reason):
+class PhasesOverCall(Reason, msgspec.Struct, frozen=True):
     """The phases of a call add up to more than the call."""
 
     phases_s: float
@@ -216,8 +204,7 @@ class PhasesOverCall(Reason):
     code = Code.PHASES
 
 
-@dataclass(frozen=True)
-class DeviceDisturbed(Reason):
+class DeviceDisturbed(Reason, msgspec.Struct, frozen=True):
     """A worker's slices on a device were disturbed, and so was every retake."""
 
     device: str
@@ -228,8 +215,7 @@ class DeviceDisturbed(Reason):
 # ----------------------------------------------------------------------- stored numbers
 
 
-@dataclass(frozen=True)
-class TooFewWorkers(Reason):
+class TooFewWorkers(Reason, msgspec.Struct, frozen=True):
     """One of the sides has figures from only one worker, which have no spread."""
 
     now: int
@@ -237,32 +223,28 @@ class TooFewWorkers(Reason):
     code = Code.WORKERS
 
 
-@dataclass(frozen=True)
-class StoredSame(Reason):
+class StoredSame(Reason, msgspec.Struct, frozen=True):
     """Stored numbers bound the change within ``tolerance`` either way."""
 
     tolerance: float
     code = Code.STORED
 
 
-@dataclass(frozen=True)
-class StoredSlower(Reason):
+class StoredSlower(Reason, msgspec.Struct, frozen=True):
     """The comparison with stored numbers shows a slowdown over ``threshold``, its lower bound over half of that."""
 
     threshold: float
     code = Code.STORED
 
 
-@dataclass(frozen=True)
-class StoredFaster(Reason):
+class StoredFaster(Reason, msgspec.Struct, frozen=True):
     """Stored numbers show a gain."""
 
     stores: bool
     code = Code.STORED
 
 
-@dataclass(frozen=True)
-class StoredSpread(Reason):
+class StoredSpread(Reason, msgspec.Struct, frozen=True):
     """Figures of workers and sessions differ too much to confirm ``tolerance``.
 
     A slowdown of ``smallest_seen`` would have been SLOWER.
@@ -273,8 +255,7 @@ class StoredSpread(Reason):
     code = Code.SPREAD
 
 
-@dataclass(frozen=True)
-class StoredPaces(Reason):
+class StoredPaces(Reason, msgspec.Struct, frozen=True):
     """The ratios relative to the two kernels certainly differ, or one alone would decide where both do not.
 
     A slowdown of ``smallest_seen`` would have been SLOWER.
@@ -286,8 +267,7 @@ class StoredPaces(Reason):
     code = Code.SPREAD
 
 
-@dataclass(frozen=True)
-class UnderMinimum(Reason):
+class UnderMinimum(Reason, msgspec.Struct, frozen=True):
     """A change of ``change_s`` per call, or at most of that, is less than ``least_s``, the least that matters."""
 
     change_s: float
@@ -299,8 +279,7 @@ class UnderMinimum(Reason):
 # ----------------------------------------------------------------------- live pairs
 
 
-@dataclass(frozen=True)
-class PairsSame(Reason):
+class PairsSame(Reason, msgspec.Struct, frozen=True):
     """Live pairs bound the change within ``tolerance`` either way."""
 
     pairs: int
@@ -308,8 +287,7 @@ class PairsSame(Reason):
     code = Code.LIVE
 
 
-@dataclass(frozen=True)
-class PairsDiffer(Reason):
+class PairsDiffer(Reason, msgspec.Struct, frozen=True):
     """Live pairs show a change, and a fresh pair, the last one, confirmed it with ``fresh`` by itself.
 
     ``is_slower`` is the direction, and ``all_agree`` is whether every single pair has it too.
@@ -322,8 +300,7 @@ class PairsDiffer(Reason):
     code = Code.LIVE
 
 
-@dataclass(frozen=True)
-class PairsUndecided(Reason):
+class PairsUndecided(Reason, msgspec.Struct, frozen=True):
     """Live pairs do not decide: they are too few, too different, too near the tolerance, not confirmed, or too short.
 
     ``code`` says which: PAIRS, SPREAD, NEAR, UNCONFIRMED or MOVED. MOVED means that expensive calls come at other calls
@@ -346,8 +323,7 @@ class PairsUndecided(Reason):
 # ----------------------------------------------------------------------- something other than times
 
 
-@dataclass(frozen=True)
-class SameCode(Reason):
+class SameCode(Reason, msgspec.Struct, frozen=True):
     """Both sides are the same code.
 
     The test has read ``files`` files of them, and none differs; None if no file of the trees differs. ``code_files`` of
@@ -360,8 +336,7 @@ class SameCode(Reason):
     code = Code.CODE
 
 
-@dataclass(frozen=True)
-class Unreached(Reason):
+class Unreached(Reason, msgspec.Struct, frozen=True):
     """The sides differ, and the test does not run or read any part of the difference on either side.
 
     The change has ``functions`` functions that differ, are new or are gone.
@@ -376,8 +351,7 @@ Unpaired: TypeAlias = SameCode | Unreached | Incomparable | NothingLoaded | NotC
 """Why a test was not compared in pairs, though there is a side to compare with."""
 
 
-@dataclass(frozen=True)
-class OtherEnvironment(Reason):
+class OtherEnvironment(Reason, msgspec.Struct, frozen=True):
     """The code is as fast as it was, but stored numbers show the change ``ratio``.
 
     ``versions`` are the packages that have changed since; if none has, the machine has changed. ``same_code`` is set if
@@ -390,8 +364,7 @@ class OtherEnvironment(Reason):
     code = Code.ENVIRONMENT
 
 
-@dataclass(frozen=True)
-class CountsChanged(Reason):
+class CountsChanged(Reason, msgspec.Struct, frozen=True):
     """Exact counts that gate have changed; they decide whatever the time does, or stand ``also`` beside the time."""
 
     changes: tuple[CounterChange, ...]
@@ -399,8 +372,7 @@ class CountsChanged(Reason):
     code = Code.COUNTERS
 
 
-@dataclass(frozen=True)
-class Found(Reason):
+class Found(Reason, msgspec.Struct, frozen=True):
     """Findings of other kinds than time and counts, one line each; they gate, or are ``also`` beside another reason."""
 
     lines: tuple[Fact, ...]
@@ -411,8 +383,7 @@ class Found(Reason):
 # ----------------------------------------------------------------------- beside the reason that decides
 
 
-@dataclass(frozen=True)
-class TimeAlone(Reason):
+class TimeAlone(Reason, msgspec.Struct, frozen=True):
     """The verdict of the time by itself, if counts decide."""
 
     status: str
@@ -420,8 +391,7 @@ class TimeAlone(Reason):
     code = Code.TIME
 
 
-@dataclass(frozen=True)
-class BeyondAllowance(Reason):
+class BeyondAllowance(Reason, msgspec.Struct, frozen=True):
     """The slowdown is more than the ``most`` that a commit accepts, which is 0 if the commit accepts only counts.
 
     ``kinds`` are those of findings that need a line of their own.
@@ -442,8 +412,7 @@ class NoCode(enum.Enum):
     NOT_RUNNING = enum.auto()  # git does not have the commit, or it does not run
 
 
-@dataclass(frozen=True)
-class NotSettledLive(Reason):
+class NotSettledLive(Reason, msgspec.Struct, frozen=True):
     """There are only stored numbers; ``error`` is the report of git or of the commit's code, or empty."""
 
     why: NoCode

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
+
+import msgspec
 
 PROTOCOL = 17  # of the messages between a run and its workers; raise it if the messages change
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """How workers of one side are started, and the places that their code must come from.
 
     ``environment`` are changes to this process's variables; a value of None removes one. ``homes`` are the side's own
@@ -34,8 +34,7 @@ class Side:
     packages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(msgspec.Struct, frozen=True):
     """Today's tree as the run sees it.
 
     ``args`` are the run's arguments as typed. ``path`` and ``variables`` are sys.path and the environment at its start.
@@ -60,8 +59,7 @@ class Project:
         return Side(label, python, path, self.directory, self.args, self.files, {}, homes)
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(msgspec.Struct, frozen=True):
     """Both sides of a comparison.
 
     ``packages`` are the import packages in which the sides differ. ``changed`` are the files in which the trees differ,
@@ -85,7 +83,7 @@ class Sides:
     sources: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     tests: frozenset[str] = frozenset()
-    modules: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = msgspec.field(default_factory=dict)
     libraries: frozenset[str] = frozenset()
 
     @property

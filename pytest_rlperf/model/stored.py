@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_rlperf.model.measured import Result
 
@@ -14,8 +15,7 @@ KERNEL_VERSION = 1
 LARGEST_LOG = 100.0  # of a ratio, and of its error: the exponential must be a number
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """A machine class: everything that must be equal for stored times to be comparable.
 
     ``kernel`` is the reference kernels' version. ``accelerators`` describe the machine's devices: model, driver, power
@@ -31,8 +31,7 @@ class Machine:
     accelerators: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(msgspec.Struct, frozen=True):
     """The origin of figures: ``commit`` and ``tree`` are full SHAs, None outside git."""
 
     commit: str | None
@@ -52,8 +51,7 @@ class Provenance:
         return bool(self.clean_commit)
 
 
-@dataclass(frozen=True)
-class Acceptance:
+class Acceptance(msgspec.Struct, frozen=True):
     """Why figures were replaced although something was slower; ``by`` is the user, empty if git knows none."""
 
     reason: str
@@ -62,8 +60,7 @@ class Acceptance:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFigures:
+class SessionFigures(msgspec.Struct, frozen=True):
     """One session's figures of a test, kept after later ones have replaced them.
 
     ``relative`` and ``relative_memory`` are geometric means over ``workers``, as multiples of a call of each kernel, by
@@ -97,8 +94,7 @@ def _log_mean(values: list[float]) -> tuple[float, float]:
     return math.exp(mean), math.fsum((log - mean) ** 2 for log in logs)
 
 
-@dataclass(frozen=True, slots=True)
-class PairSpread:
+class PairSpread(msgspec.Struct, frozen=True):
     """The spread of a test's live pairs, pooled over comparisons.
 
     ``squares`` is the sum of squared deviations of the pairs' log ratios from their own comparison's mean, ``freedom``
@@ -109,8 +105,7 @@ class PairSpread:
     freedom: float
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """A live comparison of two commits, a link of a chain of ratios; it is kept after both have been replaced.
 
     ``base`` and ``head`` are full SHAs. ``log_ratio`` is the logarithm of the head's time over the base's, ``error``
@@ -126,8 +121,7 @@ class Link:
     packages: tuple[tuple[str, str, str | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResult:
+class StoredResult(msgspec.Struct, frozen=True):
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 
     ``pairs`` is the spread of the live pairs that the test had so far, None without any. ``history`` has the figures of
@@ -143,8 +137,7 @@ class StoredResult:
     links: tuple[Link, ...] = ()
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """A named set of stored results for one machine class; ``sessions`` holds the provenance of each entry."""
 
     schema: int
@@ -156,8 +149,7 @@ class Baseline:
 # --------------------------------------------------------------------------- courses over commits
 
 
-@dataclass(frozen=True)
-class LoggedCommit:
+class LoggedCommit(msgspec.Struct, frozen=True):
     """A commit of the repository's first-parent history: its full SHA, author, ISO time and subject."""
 
     sha: str
@@ -166,8 +158,7 @@ class LoggedCommit:
     subject: str
 
 
-@dataclass(frozen=True)
-class StoredSession:
+class StoredSession(msgspec.Struct, frozen=True):
     """One session's figures of a test on one machine class.
 
     ``commit`` is a full SHA or the first 12 digits of one, empty if the code was in no commit. ``relative`` and
@@ -195,8 +186,7 @@ class Break(str, enum.Enum):
     GAP = "gap"  # in a chain: no comparison joins the segment to the one before
 
 
-@dataclass(frozen=True)
-class ChainPoint:
+class ChainPoint(msgspec.Struct, frozen=True):
     """A value at a commit, the standard error of its logarithm, and the seconds per call if known.
 
     In a line of stored sessions the value is a multiple of a kernel's call, with an error of 0 if none is known. In a
@@ -212,16 +202,14 @@ class ChainPoint:
     place: int | None = None
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """Points that can be compared with one another."""
 
     points: tuple[ChainPoint, ...]
     begins: Break = Break.FIRST
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """Points of one machine class by one ``kernel``, or the chain of live ratios if ``machine`` is None."""
 
     machine: Machine | None
@@ -234,8 +222,7 @@ class Line:
         return tuple(point for segment in self.segments for point in segment.points)
 
 
-@dataclass(frozen=True)
-class ChainStep:
+class ChainStep(msgspec.Struct, frozen=True):
     """A change in a chain: the point before it and the one after it, and their ratio.
 
     ``low`` and ``high`` bound the ratio at 99 %. ``commits`` are those between, with the last one; there are none if
@@ -257,8 +244,7 @@ class ChainStep:
         return self.ratio > 1
 
 
-@dataclass(frozen=True)
-class Course:
+class Course(msgspec.Struct, frozen=True):
     """A test's lines, the chain of live ratios first, and the changes in the chain."""
 
     test: str

@@ -13,9 +13,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from pytest_rlperf.model.measured import SliceKind, SliceRecord, Usage
 from pytest_rlperf.pair.processes import Worker

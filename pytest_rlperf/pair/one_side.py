@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from pytest_rlperf import units
 from pytest_rlperf.model.durations import SLICE_S, WARM_UP_MOST_S
@@ -34,8 +35,7 @@ _CHECK_S = 1.0  # a first call may load modules for this long; all workers but t
 _OPTIONS = "(--rlperf-max-time, --rlperf-total-time)"  # these set a test's time
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """Both kernels, the workload twice, both kernels: too short for the machine to change much in between."""
 
     before: dict[SliceKind, SliceRecord]
@@ -55,16 +55,15 @@ class _Block:
         return mean_log(self.plain, clock) - mean_log((self.before[kernel], self.after[kernel]), by_wall)
 
 
-@dataclass(frozen=True)
-class WorkerSlices:
+class WorkerSlices(msgspec.Struct, frozen=True):
     """One worker's slices: blocks, traced slices and, on a device, some slices at the pace that is not gated."""
 
     worker: Worker
     warm: Warm
-    blocks: list[_Block] = field(default_factory=list)
-    traced: list[SliceRecord] = field(default_factory=list)
-    other_pace: list[SliceRecord] = field(default_factory=list)
-    usages: list[Usage] = field(default_factory=list)
+    blocks: list[_Block] = msgspec.field(default_factory=list)
+    traced: list[SliceRecord] = msgspec.field(default_factory=list)
+    other_pace: list[SliceRecord] = msgspec.field(default_factory=list)
+    usages: list[Usage] = msgspec.field(default_factory=list)
 
     def take(self, share_s: float, clock: Callable[[], float]) -> None:
         """Take slices for up to ``share_s``, and read what the worker holds between blocks."""

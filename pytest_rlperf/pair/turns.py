@@ -12,9 +12,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf.model.durations import WARM_UP_MOST_S
 from pytest_rlperf.model.figures import (

@@ -7,11 +7,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
+
+import msgspec
 
 from pytest_rlperf.probes.torch import phase_name
 
@@ -30,8 +31,7 @@ _DEEPEST = 4
 _NOT_LOOKED_INTO = frozenset({"env", "envs", "eval_env", "logger", "writer", "collector", "callbacks", "config"})
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """The parts of an actor-critic update.
 
     ``modules`` have their kind: ``actor``, ``critic`` or ``target_q``. ``optimizers`` maps an optimizer's id to its

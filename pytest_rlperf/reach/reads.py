@@ -6,8 +6,9 @@ import functools
 import hashlib
 import os
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
@@ -33,8 +34,7 @@ class NothingLoadedError(SideError):
     """A test has loaded nothing from the packages that differ; that says nothing about other tests."""
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(msgspec.Struct, frozen=True):
     """The files in the sides' own places that a test's processes have read, and those of them that differ.
 
     ``compiled`` files are today's on both sides, whatever their sources. ``missing`` files are in the user's tree, but
@@ -48,8 +48,7 @@ class Reads:
 
     def __or__(self, other: Reads) -> Reads:
         """Return what either has read."""
-        names = (field.name for field in fields(self))
-        return Reads(*(getattr(self, name) | getattr(other, name) for name in names))
+        return Reads(*(getattr(self, name) | getattr(other, name) for name in self.__struct_fields__))
 
 
 class StrayError(SideError):
@@ -135,7 +134,7 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
 
     A file with one name belongs to both sides: whichever side has read it, its contents are compared.
     """
-    found: dict[str, set[str]] = {field.name: set() for field in fields(Reads)}
+    found: dict[str, set[str]] = {name: set() for name in Reads.__struct_fields__}
     for side, named in ((sides.base, base), (sides.head, head)):
         # A link and the file that it leads to are both read.
         places_read = {os.path.realpath(path): path for path in sorted(named)} | {path: path for path in named}

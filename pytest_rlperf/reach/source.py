@@ -11,9 +11,10 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
+
+import msgspec
 
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
 
@@ -44,8 +45,7 @@ _TRANSPARENT = {
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A function with all that it contains, or a body without its functions and classes.
 
     It reaches from line ``first``, its first decorator's, to ``last``; ``line`` has its name. ``runs`` is what it does,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
+
+import msgspec
 
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
@@ -23,8 +25,7 @@ _WORD = re.compile(r"\w+")
 _VERSION_MOST = 256  # bytes
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(msgspec.Struct, frozen=True):
     """The parts of a change that a test runs or reads; those that it ``executes`` are certain.
 
     It ``may`` also run other parts, which nothing would have noted. If it had children, what they did is not ``known``.
@@ -191,7 +192,9 @@ class Change:
         before, after = (next(each, Path()) / name for each in homes)
         if before.is_file() and after.is_file() and filecmp.cmp(before, after, shallow=False):
             return []
-        return [(replace(part, differs=0), was, now) for part, was, now in _parts(name, str(before), str(after))]
+        return [
+            (dataclasses.replace(part, differs=0), was, now) for part, was, now in _parts(name, str(before), str(after))
+        ]
 
     def touched(
         self, parts: Iterable[ChangedPart], base: Sequence[FunctionCounts], head: Sequence[FunctionCounts]

@@ -6,7 +6,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_rlperf import units
 from pytest_rlperf.model.judged import LIVE_TOLERANCE, Estimate, Outcome, Status
@@ -20,8 +21,7 @@ _ROWS_MOST = 40  # of the plot of all tests, before those that are the same are 
 _OUTSIDE = -5.0, 105.0  # where an infinite bound is drawn: it runs out of the picture
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True):
     """A range of values across the whole width."""
 
     low: float
@@ -47,8 +47,7 @@ def around(values: Sequence[float]) -> Axis:
     return Axis(low - room, high + room)
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """A row with a mark for each live pair and, last, the estimate; places are in per cent of the width.
 
     ``words`` say the same. ``marks`` have the texts that a pointer shows, ``ticks`` are labelled, and ``band`` is the
@@ -108,8 +107,7 @@ def _chart_words(ratios: Sequence[float], estimate: Estimate, tolerance: float |
 # --------------------------------------------------------------------------- the changes of all tests
 
 
-@dataclass(frozen=True)
-class ChartRow:
+class ChartRow(msgspec.Struct, frozen=True):
     """A test in the plot of all tests: places in per cent of the width; ``number`` is its place among the page's tests.
 
     ``beyond`` is 1 if the estimate is further to the right than the axis reaches, -1 to the left, else 0.
@@ -128,8 +126,7 @@ class ChartRow:
     band: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(msgspec.Struct, frozen=True):
     """The changes of all tests that have an estimate, the largest slowdown first.
 
     ``same`` are rows that a page of many tests folds away, ``left_out`` says how many tests are not drawn.

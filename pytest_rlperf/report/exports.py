@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Outcome, Status
@@ -36,7 +37,11 @@ def benchmark_document(outcomes: Iterable[Outcome], machine: Machine, provenance
 
     commit = "unversioned" if provenance is None else provenance.commit or "unversioned"
     return {
-        "machine_info": {"machine": machine.arch, "python_version": machine.python, "rlperf": asdict(machine)},
+        "machine_info": {
+            "machine": machine.arch,
+            "python_version": machine.python,
+            "rlperf": asdict(machine),
+        },
         "commit_info": {"id": commit, "dirty": provenance is None or provenance.dirty},
         "benchmarks": [_row(outcome) for outcome in outcomes if outcome.result.measured],
         "datetime": "" if provenance is None else provenance.created,

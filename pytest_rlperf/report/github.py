@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from pytest_rlperf.errors import shown_lines
 from pytest_rlperf.model.judged import Outcome, Status
@@ -52,8 +53,7 @@ _SAFE = frozenset(" ,.;/+-=%")
 _INDENT = "&nbsp;" * 4
 
 
-@dataclass(frozen=True)
-class GitHubRun:
+class GitHubRun(msgspec.Struct, frozen=True):
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's command as typed. ``lines`` has each test's file, relative to the repository's root, and

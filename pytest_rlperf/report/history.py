@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
@@ -32,8 +33,7 @@ _LABELS_MOST = 6  # commits named below a plot
 _UNFOLDED_MOST = 5  # tests whose plots are shown even though they have not changed
 
 
-@dataclass(frozen=True)
-class HistoryReport:
+class HistoryReport(msgspec.Struct, frozen=True):
     """The courses of tests, the names of machine classes, and notes; ``source`` names in words what was read."""
 
     courses: tuple[Course, ...]
@@ -153,8 +153,7 @@ def blocks(line: Line) -> str:
 # --------------------------------------------------------------------------- the page
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(msgspec.Struct, frozen=True):
     """A point of a plot: its place and its interval in per cent, and the text that a pointer shows."""
 
     x: float
@@ -164,8 +163,7 @@ class Dot:
     text: str
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """An upright line between two points: a ``step``, with its change as label, or a ``break`` between segments."""
 
     kind: str

@@ -6,10 +6,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import shown, shown_lines
@@ -37,7 +37,7 @@ def document_of(run: RunFile) -> dict[str, Any]:
     """Return a measured run: each test's result, the figures it was compared with, and its verdict."""
     facts = replace(run, tests={}, failed=tuple(sorted(run.failed)), unmeasured=tuple(sorted(run.unmeasured)))
     tests = {key: _outcome(outcome) for key, outcome in run.tests.items()}
-    return {"schema": SCHEMA, "kind": "run", **asdict(facts), "tests": tests}
+    return {"schema": SCHEMA, "kind": "run", **msgspec.to_builtins(facts), "tests": tests}
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitnes
     return {
         "schema": SCHEMA,
         "kind": "selfcheck",
-        "machine": asdict(machine),
-        "fitness": asdict(fitness) | {"reasons": fitness_lines(list(checks.values()), fitness)},
+        "machine": msgspec.to_builtins(machine),
+        "fitness": msgspec.to_builtins(fitness) | {"reasons": fitness_lines(list(checks.values()), fitness)},
         "tests": {key: _selfcheck(check) for key, check in checks.items()},
     }
 
@@ -57,7 +57,7 @@ def written(document: dict[str, Any]) -> str:
 
 
 def _selfcheck(check: Selfcheck) -> dict[str, Any]:
-    document = asdict(check)
+    document = msgspec.to_builtins(check)
     for trial, written_trial in zip(check.trials, document["trials"], strict=True):
         written_trial["verdict"] = _verdict(written_trial["verdict"], trial.verdict, verdict_message(trial.verdict))
     return {**document, "smallest_found": check.smallest_found}
@@ -67,12 +67,12 @@ def _verdict(document: dict[str, Any], verdict: Verdict, message: str) -> dict[s
     """Return a verdict's document: all reasons in one text, with the code of the deciding one."""
     return {name: value for name, value in document.items() if name != "also"} | {
         "reason": {"code": verdict.reason.code, "message": message},
-        "findings": [{**asdict(each), "line": finding_line(each.line)} for each in verdict.findings],
+        "findings": [{**msgspec.to_builtins(each), "line": finding_line(each.line)} for each in verdict.findings],
     }
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    document = asdict(outcome)
+    document: dict[str, Any] = msgspec.to_builtins(outcome)
     live = outcome.live
     document["verdict"] = _verdict(document["verdict"], outcome.verdict, message(outcome))
     measured, before = outcome.result.measured, outcome.before
@@ -116,8 +116,7 @@ class NewerError(ReadingError):
     """A file is of a later version."""
 
 
-@dataclass(frozen=True)
-class RunFile:
+class RunFile(msgspec.Struct, frozen=True):
     """A measured run as ``--rlperf-json`` writes it; ``compared`` names the code or the baselines it was compared with.
 
     ``provenance`` describes the code that was measured; None if it was not kept. ``failed`` are the keys of tests that
@@ -142,7 +141,7 @@ class RunFile:
     parts: tuple[ShardPart, ...] = ()
     changed: int = 0
     untested: tuple[ChangedPart, ...] = ()
-    tolerances: dict[str, float] = field(default_factory=dict)
+    tolerances: dict[str, float] = msgspec.field(default_factory=dict)
 
     def machine_lines(self) -> list[str]:
         """Return one line per machine class; for a merged run with the number of tests that were measured there."""
@@ -151,8 +150,7 @@ class RunFile:
         return lines or [describe(self.machine)]
 
 
-@dataclass(frozen=True)
-class SelfcheckFile:
+class SelfcheckFile(msgspec.Struct, frozen=True):
     """A self-check as ``rlperf check-machine --rlperf-json`` writes it."""
 
     machine: Machine

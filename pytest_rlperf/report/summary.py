@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+import msgspec
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import DOCS, for_log, shown
@@ -31,16 +32,14 @@ _COMMANDS_MOST = 5  # for tests that are UNDECIDED
 _UNSETTLED = {Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE}
 
 
-@dataclass(frozen=True)
-class NextStep:
+class NextStep(msgspec.Struct, frozen=True):
     """Lines to type next, and their effect."""
 
     effect: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """The texts of the summary beside the outcomes: machines, origins of the base figures, notes, and commands."""
 
     machines: Sequence[str]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
@@ -23,8 +24,7 @@ _ELLIPSIS = 3  # columns, in ASCII
 _PART = re.compile(r"[^\W_]+[\W_]*|[\W_]+")  # of a name, with the signs behind it
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column: its title, and its rank if room is short.
 
     If room is short, columns of the highest ``priority`` number are left out first, those of 0 never. The one column
@@ -39,8 +39,7 @@ class Column:
     usual: int = 0
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """A cell: its text, and how a writer may show it.
 
     ``kind`` is a status's value or ``"strong"``. ``depth`` is how far a row's name is indented. ``order`` is the figure
@@ -54,8 +53,7 @@ class Cell:
     bar: float | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows of as many cells as there are columns; ``title`` stands above them if a writer shows one."""
 
     columns: Sequence[Column]

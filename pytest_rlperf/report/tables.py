@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown

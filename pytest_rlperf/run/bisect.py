@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -179,7 +179,7 @@ class ProbeLoop(TestLoop):
     def compare(self, session: pytest.Session, base: Candidate, head: Candidate) -> dict[str, Outcome | str]:
         """Return the outcome of each test, or why there is none."""
         self._pair = base, head
-        self.run_state.settings = replace(self.run_state.settings, against=base.spec)
+        self.run_state.settings = dataclasses.replace(self.run_state.settings, against=base.spec)
         self.run_state.outcomes.tests.clear()
         self.run_state.coverage = Coverage()
         self._reasons: dict[str, str] = {}

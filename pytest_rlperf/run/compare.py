@@ -6,9 +6,10 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf import units, wire
 from pytest_rlperf.judge.findings import compiles, drift, first_call, growth

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.counters import uncounted
@@ -18,8 +19,7 @@ from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.stored_counts import live_counts
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """The measurements of a test: ``result`` for its outcome, ``evidence`` for its verdict, without stored figures.
 
     Commits after ``base_commit``, a full SHA, may accept a slowdown. ``touched`` are the parts of the change that the

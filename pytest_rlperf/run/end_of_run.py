@@ -6,11 +6,12 @@ import os
 import shlex
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.errors import for_log, shown

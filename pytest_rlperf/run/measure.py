@@ -6,8 +6,10 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import MeasurementError, SideError
@@ -35,8 +37,7 @@ from pytest_rlperf.writing import TRACE_OPTION, OutputError, file_stem, write_fi
 _ANSWER_S = 1e-5  # no worker answers an order sooner
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True):
     """Measures and judges the tests of a run.
 
     ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes the base if it

@@ -11,8 +11,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import OF_READINGS
@@ -190,7 +191,7 @@ class Pairs:
     def _takes_more(self, verdict: Verdict, records: Sequence[PairRecord]) -> bool:
         """Whether more than the most pairs may well decide, and the run can spare their time; then they are taken."""
         least, most = self._test.policy.pairs
-        is_set = (least, most) != Policy.pairs
+        is_set = (least, most) != Policy().pairs
         if verdict.status is not Status.UNDECIDED or verdict.reason.code is Code.MOVED or is_set:
             return False
         ratios, placed = log_ratios(records), are_placed(records)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.judge.findings import growth
@@ -17,8 +19,7 @@ from pytest_rlperf.model.phases import Block, slices_of, typical_shares, untrace
 from pytest_rlperf.report.wording import left_behind_text
 
 
-@dataclass(frozen=True)
-class PairsMeasured:
+class PairsMeasured(msgspec.Struct, frozen=True):
     """The figures of all pairs: by pair, and in traced blocks."""
 
     pairs: tuple[PairRecord, ...]

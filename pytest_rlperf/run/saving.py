@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_rlperf.baseline.history import session_name
 from pytest_rlperf.judge.history import link_of

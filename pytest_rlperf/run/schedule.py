@@ -10,9 +10,10 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 _REFRESH_S = 0.1  # between two looks at the clock, while no process has anything to say
@@ -45,16 +46,14 @@ class Request(Generic[T]):
         return value
 
 
-@dataclass(frozen=True, eq=False)
-class Reply(Request[Any]):
+class Reply(Request[Any], msgspec.Struct, frozen=True, eq=False):
     """Wait for the reply of a process, for at most ``limit_s``; the job is resumed with the reply, or with an error."""
 
     process: Awaited
     limit_s: float
 
 
-@dataclass(frozen=True, eq=False)
-class Lane(Request["Held"]):
+class Lane(Request["Held"], msgspec.Struct, frozen=True, eq=False):
     """Wait for a lane, or for the ``whole`` machine.
 
     ``test`` and ``pair`` are its place in the run.
@@ -65,15 +64,13 @@ class Lane(Request["Held"]):
     whole: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Spawn(Request["Job[T]"], Generic[T]):
+class Spawn(Request["Job[T]"], msgspec.Struct, Generic[T], frozen=True, eq=False):
     """Begin another job; this job is resumed with it at once."""
 
     steps: Steps[T]
 
 
-@dataclass(frozen=True, eq=False)
-class AnyOf(Request["list[Job[Any]]"]):
+class AnyOf(Request["list[Job[Any]]"], msgspec.Struct, frozen=True, eq=False):
     """Wait until one of ``jobs`` is done; the job is resumed with those that are."""
 
     jobs: Sequence[Job[Any]]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.baseline.provenance import changed_versions, free_distributions
 from pytest_rlperf.model import notes
@@ -19,8 +22,7 @@ _OF_THE_INTERPRETER = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class OtherCounts:
+class OtherCounts(msgspec.Struct, frozen=True):
     """Counts to compare with, or None; ``obstacle`` is the reason if it is worth a note."""
 
     counting: Counting | None

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from pytest_rlperf import wire
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Policy, Selfcheck
@@ -35,8 +37,7 @@ class UnpairedError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """The facts that observers have shown about a test: ``reason`` is why it need not be measured, None if it must be.
 
     ``is_many`` if threads, children or an accelerator did its work, None if that was not observed. ``reached`` is None

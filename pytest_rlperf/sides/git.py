@@ -12,10 +12,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+
+import msgspec
 
 from pytest_rlperf.errors import SideError, did_you_mean, see
 from pytest_rlperf.model.judged import TRAILER, Allowance
@@ -61,8 +62,7 @@ _SPARSE = ("core.sparseCheckout=true",)
 _NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """A commit by its full SHA, and its name in reports."""
 
     sha: str
@@ -73,8 +73,7 @@ class Commit:
             raise SideError(f"{self.sha!r} is not the full SHA of a commit")
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """A file as a commit has it: the commit, the file's name, and the SHA of its content."""
 
     commit: str
@@ -82,8 +81,7 @@ class Version:
     blob: str
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """The files that git lists in a working tree, by their names relative to its top.
 
     ``tracked`` are the names in the index, each with the SHA of its content there. ``skipped`` are those that git was
@@ -115,8 +113,7 @@ class Listing:
         return cls(tracked, tuple(sorted({*submodules})), frozenset(skipped), frozenset(is_file))
 
 
-@dataclass(frozen=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True, dict=True):
     """A git working tree: its path without links, and the full SHA of its checked-out commit."""
 
     top: Path

@@ -13,11 +13,12 @@ import json
 import re
 import sys
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.observe.observer import files_of
@@ -33,8 +34,7 @@ _AT_TOP = re.compile(r"^[^./,\n]+", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Install:
+class Install(msgspec.Struct, frozen=True):
     """A distribution installed from a tree, and how it is imported.
 
     It is imported from the tree ("path"), by an import hook that may load it from elsewhere ("hook"), or as a copy in

@@ -6,10 +6,12 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
@@ -67,8 +69,7 @@ _LIBRARY = re.compile(r"(^|/)lib[^/]*\.so(\.\d+)*$")
 _CAUSE = re.compile(r"\w+Error: |: (fatal )?error: ")  # of a failed build, in pip's output
 
 
-@dataclass(frozen=True)
-class _Version:
+class _Version(msgspec.Struct, frozen=True):
     """The files of one side: its own tree, and its name in reports; ``own`` are the tree's own ignored files.
 
     ``notes`` say how the tree was copied.
@@ -441,8 +442,7 @@ class Preparation:
         )
 
 
-@dataclass(frozen=True)
-class _Build:
+class _Build(msgspec.Struct, frozen=True):
     """Why code must be built on both sides, the projects to build, and the compiled files they must make."""
 
     reason: str

@@ -13,9 +13,10 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
@@ -30,8 +31,7 @@ _LONGEST = 120  # characters of a command in a message
 _SAID_EVERY_S = 1.0
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """How a program ended, and what it wrote."""
 
     code: int

@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
@@ -57,8 +58,7 @@ def _is_requirement(text: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A commit or a release: ``spec`` is its name for --rlperf-against; a commit has a subject, a day and an author."""
 
     spec: str

@@ -12,9 +12,11 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project
@@ -38,8 +40,7 @@ def is_environment(directory: Path) -> bool:
     return any((directory / sign).exists() for sign in _ENVIRONMENT_SIGNS)
 
 
-@dataclass(frozen=True)
-class Relocation:
+class Relocation(msgspec.Struct, frozen=True):
     """The places on one side of the files in today's tree.
 
     ``top`` is the user's directory and ``tree`` the side's copy. A path belongs to the tree if any of ``trees`` has a
@@ -81,8 +82,7 @@ class Relocation:
 # --------------------------------------------------------------------------- today's tree
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """Today's tree, as it was when it was copied.
 
     ``head`` is the full SHA of the checked-out commit, and ``changed`` are the files that git reported as different
@@ -308,8 +308,7 @@ def lay_out_commit(repository: Repository, sha: str, today: Snapshot, tree: Path
             copy(today.tree, tree, name)
 
 
-@dataclass(frozen=True)
-class TestFiles:
+class TestFiles(msgspec.Struct, frozen=True):
     """The files that are today's on every side: only test files.
 
     ``measured`` are the files with measured tests, relative to the tree's top. ``patterns`` are pytest's

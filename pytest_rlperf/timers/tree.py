@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.node import ClockNs, Node, Stack, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import PROCESS
+
+if TYPE_CHECKING:  # timers in production code load no other library
+    from pytest_rlperf.model.measured import Phase
 
 _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the generated names of Python's threads, and of C++'s
 
@@ -125,6 +127,8 @@ class Tree:
 
     def phases(self, iterations: int) -> tuple[Phase, ...]:
         """Return the paths of the thread that made the tree, per iteration, without other threads."""
+        from pytest_rlperf.model.measured import Phase
+
         with self._lock:
             seen = Timing("", 0, 0, children=self._seen(self._owner, self.clock()))
         return tuple(

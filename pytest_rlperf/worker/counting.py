@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally

@@ -9,7 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_rlperf.devices import JaxDevice, clock_for, devices_of
 from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, SyncClock
@@ -23,8 +25,7 @@ RETAKES = 3  # a device that disturbs a slice and as many retakes cannot be meas
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
 
 
-@dataclass(frozen=True)
-class _Edge:
+class _Edge(msgspec.Struct, frozen=True):
     """The state of a device between two slices; ``allocations`` and ``recompiles`` are running totals."""
 
     conditions: Conditions | None

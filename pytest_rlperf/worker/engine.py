@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from _pytest.outcomes import Failed
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.devices import wait_for_all

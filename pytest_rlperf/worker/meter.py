@@ -8,10 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from itertools import repeat
 from os import _exit, getpid
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_rlperf.components.checks import output_parts
 from pytest_rlperf.counters.compiled import Programs

@@ -9,8 +9,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import repeat
+
+import msgspec
 
 from pytest_rlperf.model.durations import SLICE_S
 from pytest_rlperf.model.measured import Shape
@@ -24,8 +25,7 @@ _STEADY_TRACED = 32  # at most: calls in a row whose phases a device stamps befo
 ClockNs = Callable[[], int]
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(msgspec.Struct, frozen=True):
     """A meter's clocks, in nanoseconds; ``floor_ns`` is the cost of two readings of wall time, or its resolution."""
 
     wall_ns: ClockNs
@@ -49,8 +49,7 @@ def _pair_ns(clock: ClockNs) -> float:
     return (clock() - start_ns) / 51
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(msgspec.Struct, frozen=True):
     """The parts of a round: ``setup`` before the clock is read, then calls, and ``finish`` once within their time."""
 
     call: Callable[[], object]

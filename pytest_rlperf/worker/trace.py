@@ -18,6 +18,8 @@ from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
 
+import msgspec
+
 from pytest_rlperf.devices import wait_for_all
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Moment, entries_of
 from pytest_rlperf.devices.tape import Tape
@@ -35,8 +37,7 @@ RUNNING = "on a CPU"
 MOST_ENTRIES = 100_000  # of phases: some 20 MB of JSON, about the most that viewers open
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """A range on a track, in nanoseconds since the call began; ``process`` is empty for the calling process."""
 
     name: str
@@ -46,8 +47,7 @@ class Span:
     process: str = ""
 
 
-@dataclass(frozen=True)
-class CallTrace:
+class CallTrace(msgspec.Struct, frozen=True):
     """The ranges of one call; ``notes`` name what they leave out."""
 
     spans: tuple[Span, ...]

@@ -9,11 +9,11 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from example import Example
+from msgspec.structs import replace
 from virtual_jax import DISPATCH_S, VirtualArray, VirtualJax, loaded
 from wording import Wording
 

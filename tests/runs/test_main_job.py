@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +11,7 @@ import msgspec
 import pytest
 from builders import ONE_CALL, PROVENANCE, result, source, stored
 from example import FAILED, OK, USAGE, Example, Run
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.baseline import schema

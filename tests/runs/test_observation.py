@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from example import Example
 from fake_drivers import FakeDriver, carried_out, checked, collected, fake_processes, open_test, usual
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError

@@ -7,7 +7,6 @@ import re
 import runpy
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import builders
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from example import Example
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.cli import main

@@ -5,15 +5,16 @@ Which changes touch a test is in test_reach_cases.py.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 from example import FAILED, OK, Example, Run
+from msgspec.structs import replace
 
 from pytest_rlperf.judge.untouched import shared_shift
 from pytest_rlperf.model import notes
@@ -335,7 +336,7 @@ F, G, H = (
     ChangedPart(Kind.FUNCTION, file, name, 1, 1, "was", "now")
     for file, name in (("lib/a.py", "f"), ("lib/b.py", "g"), ("docs/conf.py", "h"))
 )
-GONE = replace(F, name="gone", now="")
+GONE = dataclasses.replace(F, name="gone", now="")
 
 
 def test_coverage_lists_what_no_test_executes() -> None:
@@ -351,10 +352,10 @@ def test_coverage_lists_what_no_test_executes() -> None:
 
 def test_what_a_build_has_left_of_code_that_runs_is_not_untested() -> None:
     """It has the same name and the same text; a function that is another one has neither."""
-    built, other = replace(F, file="build/lib/a.py"), replace(F, file="lib/c.py", now="other")
+    built, other = dataclasses.replace(F, file="build/lib/a.py"), dataclasses.replace(F, file="lib/c.py", now="other")
     coverage = Coverage()
     coverage.add("test_1", (F, built, other), Reached((F,)))
-    assert coverage.untested == [replace(other, was="", now="")]
+    assert coverage.untested == [dataclasses.replace(other, was="", now="")]
     assert [part.file for part in coverage.untested] == ["lib/c.py"]
 
 
@@ -406,7 +407,9 @@ def test_the_notes_on_a_change(wording: Any) -> None:
         notes.Untested(14, (F,), ()),
         notes.Untested(14, (F,), (), is_selection=True),
         notes.Untested(
-            14, (F, G, H, *(replace(F, name=f"f{number}") for number in range(4))), ("test_it.py::test_fork",)
+            14,
+            (F, G, H, *(dataclasses.replace(F, name=f"f{number}") for number in range(4))),
+            ("test_it.py::test_fork",),
         ),
         notes.Untested(
             2, (ChangedPart(Kind.BODY, "ppo.py", "", 1, 3), ChangedPart(Kind.BODY, "ppo.py", "__main__", 60, 61)), ()
@@ -422,7 +425,7 @@ def test_the_notes_on_a_change(wording: Any) -> None:
 
 def test_a_difference_has_equal_lines_beside_each_other() -> None:
     """Where one side has more lines, the other has empty ones; a part without a text has none."""
-    part = replace(F, was="def f():\n    return 1", now="def f():\n    g()\n    return 1")
+    part = dataclasses.replace(F, was="def f():\n    return 1", now="def f():\n    g()\n    return 1")
     assert difference(part) == [
         ("def f():", "def f():", False),
         ("", "    g()", True),

@@ -19,7 +19,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ import builders
 import numpy as np
 import pytest
 from example import Example
+from msgspec.structs import replace
 
 from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind
 from pytest_rlperf.model.sides import Sides

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 
 import builders
 import pytest
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError

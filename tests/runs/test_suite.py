@@ -8,13 +8,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import builders
 import library_checks
 import pytest
 from example import NOTHING, OK, Example
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.cli import main

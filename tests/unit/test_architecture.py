@@ -74,7 +74,6 @@ LONGEST_FUNCTION = 40  # lines
 LONGER_FUNCTIONS = {"_bracket"}
 # What is imported in some places alone: stored data and messages, what pytest drives, statistics, verdicts, programs.
 PLACES = {
-    "msgspec": ("baseline", "wire", "report", "timers.files", "cli.first_tests.messages"),
     "pytest": (*HOSTS, "suite"),
     "_pytest": (*HOSTS, "suite"),
     "scipy": ("judge.stats",),
@@ -211,13 +210,13 @@ Rule = Callable[[list[Module]], list[str]]
 
 
 def model_and_units_stand_alone(modules: list[Module]) -> list[str]:
-    """Rule 1: `model`, `errors` and `units` import the standard library only, and each other."""
+    """Rule 1: `model`, `errors` and `units` import the standard library, msgspec's records, and each other."""
     return [
         module.at(found.line, f"imports {found.target}")
         for module in modules
         if module.within("model", "errors", "units")
         for found in module.imports
-        if found.library not in sys.stdlib_module_names
+        if found.library not in {*sys.stdlib_module_names, "msgspec"}
         and (found.inside or "").partition(".")[0] not in {"model", "errors", "units"}
     ]
 
@@ -489,9 +488,9 @@ def test_importing_the_plugin_loads_few_modules() -> None:
 
 def test_importing_the_package_loads_no_pytest() -> None:
     """Timers can live in production code, where pytest is not installed."""
-    loaded = loaded_by("from pytest_rlperf import *")
-    assert PACKAGE in loaded
-    assert not loaded & (HEAVY | {"pytest", "_pytest"})
+    assert PACKAGE in (loaded := loaded_by("from pytest_rlperf import *"))
+    assert not loaded & ((HEAVY - {"msgspec"}) | {"pytest", "_pytest"})
+    assert not loaded_by("from pytest_rlperf import hierarchical_timer, timed") & HEAVY
 
 
 def test_every_test_says_what_holds() -> None:

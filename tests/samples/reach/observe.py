@@ -8,11 +8,12 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from pytest_rlperf.observe.footprint import footprint
 from pytest_rlperf.observe.recorder import FunctionRecorder
@@ -81,7 +82,7 @@ class Observed:
         while time.monotonic() < end_s:
             call()
         gc.collect()
-        looks = [asdict(first), asdict(self._footprint(searches=True))]
+        looks = [to_builtins(first), to_builtins(self._footprint(searches=True))]
         (self._found / f"{self._test}.json").write_text(json.dumps(looks))
 
     def _footprint(self, *, searches=False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from example import FAILED, OK, Example
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.baseline.store import Store

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,8 @@ import pytest
 from builders import git
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from wording import Wording
 
 from pytest_rlperf import units
@@ -283,9 +284,9 @@ def assert_close(found: Any, expected: Any) -> None:
     elif isinstance(expected, tuple):
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
-    elif is_dataclass(expected):
-        for field in fields(expected):
-            assert_close(getattr(found, field.name), getattr(expected, field.name))
+    elif isinstance(expected, Struct):
+        for name in expected.__struct_fields__:
+            assert_close(getattr(found, name), getattr(expected, name))
     else:
         assert found == expected
 

@@ -358,4 +358,4 @@ def test_commands_load_no_pytest(save: Save) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     first, *_, last = map(set, map(json.loads, filter(lambda line: line.startswith("["), done.stdout.splitlines())))
     assert not last & {"pytest", "_pytest", "torch", "gymnasium", "scipy", "numpy"}
-    assert not first & {"msgspec", "rich", "jinja2"}
+    assert not first & {"rich", "jinja2"}

@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 from builders import git
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.baseline.history import read_sessions

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 from fake_worker import FakeWorker, checked_in
+from msgspec.structs import replace
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
@@ -171,12 +172,12 @@ def test_the_first_worker_decides_what_the_others_count(repetitions: int) -> Non
 def test_a_gate_has_more_time_and_without_counters_there_is_none() -> None:
     """All workers of a test have a tenth of its time, half where counts decide; off, no worker counts."""
     for does, share in (("show", 0.1), ("gate", 0.5), (("ops",), 0.5)):
-        order = count_order(replace(SETTINGS, max_time_s=60.0, findings={"counts": does}))
+        order = count_order(dataclasses.replace(SETTINGS, max_time_s=60.0, findings={"counts": does}))
         assert order is not None
         assert 6 * order.limit_s == pytest.approx(60 * share)
         assert order.longest_first_s == pytest.approx(6.0)
         assert order.instruments == []
-    assert count_order(replace(SETTINGS, findings={"counts": "off"})) is None
+    assert count_order(dataclasses.replace(SETTINGS, findings={"counts": "off"})) is None
 
 
 def test_the_first_worker_declines_for_all() -> None:
@@ -210,7 +211,7 @@ def decisions(
     *pairs: tuple[Tally | None, Tally | None], **findings: str
 ) -> list[tuple[list[str] | None, Counting | None, Counting | None]]:
     """Return what each pair is to count, None where nothing, and what both sides have learned once it has."""
-    counting_pairs = CountingPairs(replace(SETTINGS, findings={"counts": "show", **findings}))
+    counting_pairs = CountingPairs(dataclasses.replace(SETTINGS, findings={"counts": "show", **findings}))
     made: list[tuple[list[str] | None, Counting | None, Counting | None]] = []
     for number, (base, head) in enumerate(pairs):
         head_first = not number % 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
 from typing import Any
 
 import builders
@@ -12,6 +11,7 @@ import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 from wording import Wording
 
 from pytest_rlperf.judge.policy import verdict as policy_verdict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from wording import Wording
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))

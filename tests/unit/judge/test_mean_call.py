@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 
 import builders
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from wording import Wording
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import builders
 import pytest
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.judge.live import judge_records

@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,6 +13,7 @@ from fake_worker import FakeWorker, checked_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 
 from pytest_rlperf.model.durations import SLICE_S, TURN_S, WARM_UP_MOST_S
 from pytest_rlperf.model.figures import by_wall

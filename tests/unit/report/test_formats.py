@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def test_everything_comes_back() -> None:
     last = Timing("\ud800", 2**63 - 1, 2**63 - 1, last_ns=0, is_parallel=True)
     mean = Timing("x: 0.1, y", 3, 4, 1, 2, 1, children=(last, Timing("", 0, 0)))
     worker = TimerTree(Timing("\x1b[2J", 1, 9), {"reward": Gauge(math.inf, -math.inf, 2.5, 7)}, {"key": "値"})
-    tree = TimerTree(Timing("root", 1, 5, children=(mean, last)), workers=(worker, replace(worker, workers=(worker,))))
+    tree = TimerTree(
+        Timing("root", 1, 5, children=(mean, last)), workers=(worker, dataclasses.replace(worker, workers=(worker,)))
+    )
     assert parse(files.write([tree, worker, chain(100)], "json")) == [tree, worker, chain(100)]
     (deep,) = parse(files.write([chain(300)], "json"))
     assert sum(1 for _ in deep.root.walk()) == 300

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.cli import main

@@ -3,12 +3,12 @@ from __future__ import annotations
 import math
 import re
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import builders
 import pytest
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.model.judged import Outcome, Status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import builders
 import pytest
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.cli import main

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import builders
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from pytest_rlperf.report.github import escape, grid

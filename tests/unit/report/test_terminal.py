@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import builders
 import pytest
 from _pytest._io import TerminalWriter
+from msgspec.structs import replace
 from rich.cells import cell_len
 from wording import Wording
 

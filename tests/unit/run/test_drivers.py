@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import builders
 import msgspec
 import pytest
 from fake_drivers import FakeDriver, FakeGuardian, all_of, carried_out, checked, collected, fake_processes, usual
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf import wire

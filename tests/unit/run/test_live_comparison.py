@@ -7,7 +7,6 @@ import math
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +26,7 @@ from fake_drivers import (
     open_test,
     usual,
 )
+from msgspec.structs import replace
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError

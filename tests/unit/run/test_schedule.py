@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -478,6 +478,6 @@ def test_time_to_spare_is_what_the_tests_to_come_do_not_need(pytester: pytest.Py
     assert found == [0.0, 30.0, 40.0, 50.0, 50.0]
     clock.now = 110.0
     assert budget.spare_s() == 0.0
-    selfcheck = Budget(replace(settings, selfcheck=True, total_time_s=None), 1, 1, clock)
+    selfcheck = Budget(dataclasses.replace(settings, selfcheck=True, total_time_s=None), 1, 1, clock)
     assert selfcheck.next_s() == math.inf
     assert selfcheck.spare_s() == 0.0

@@ -9,7 +9,6 @@ import tempfile
 import venv
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import builders
 import pytest
 from builders import write
+from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.errors import SideError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import builders
 import pytest
 from fake_worker import FakeWorker, checked_in
+from msgspec.structs import replace
 from virtual_gpu import VirtualGPU, VirtualLibrary
 from wording import Wording
 
@@ -78,7 +78,7 @@ def judge(base: Result, head: Result) -> Verdict:
 
 def changed(**changes: object) -> Result:
     """Return a result whose figures on the device differ in some fields."""
-    return result(replace(FIGURES, **changes))  # type: ignore[arg-type]
+    return result(replace(FIGURES, **changes))
 
 
 def test_equal_figures_on_equal_devices_are_the_same() -> None:
