@@ -5,8 +5,10 @@ Every process that observes a test imports this, so it imports next to nothing.
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -56,8 +58,8 @@ class FunctionRecorder:
         return self._noted.is_whole()
 
     def calls_any(self, names: frozenset[str], below: tuple[str, ...]) -> bool:
-        """Whether a noted function whose file is ``below`` some places uses one of ``names``."""
-        codes = (code for code in self._noted.codes() if not names.isdisjoint(code.co_names))
+        """Whether noted code whose file is ``below`` some places uses one of ``names``, other than to define it."""
+        codes = (code for code in self._noted.codes() if not names.isdisjoint(code.co_names) and _uses(code, names))
         return any(is_below(str(self._directory / code.co_filename), below) for code in codes)
 
     def read(self, below: tuple[str, ...]) -> Recorded:
@@ -77,6 +79,13 @@ class FunctionRecorder:
             any(code.co_name in _COMPILE and code.co_filename.endswith(_COMPILERS) for code in codes),
             any(code.co_name == "spawnv_passfds" for code in codes),
         )
+
+
+def _uses(code: CodeType, names: frozenset[str]) -> bool:
+    """Whether code that has some of ``names`` uses one: the body of a module or a class may only define them."""
+    if code.co_flags & CO_OPTIMIZED:  # a function's
+        return True
+    return any(step.argval in names for step in dis.get_instructions(code) if step.opname.startswith("LOAD_"))
 
 
 class _Monitored:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from example import FAILED, Example
 
 
+@pytest.mark.slow  # test_allocations has the lines, test_findings what names them
 def test_only_what_head_keeps_more_of_is_named(tmp_path: Path) -> None:
     """A line that keeps as much on base has no part in the growth, wherever it stands by now."""
     base = """

@@ -249,6 +249,7 @@ def version_of(side: Side) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
+@pytest.mark.slow  # test_reach names functions of a tree, and test_installed_release_is_todays_side has one
 @needs_pip
 @pytest.mark.usefixtures("wheels")
 def test_changed_functions_of_a_release_are_named(tmp_path: Path) -> None:
@@ -338,6 +339,7 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert git_files(slowing.root) == before
 
 
+@pytest.mark.slow  # test_verdicts_of_tests_make_one_of_their_candidate; test_first_slower_commit_is_named
 def test_exit_code_says_whether_it_was_found(slowing: Example) -> None:
     """In a range in which nothing is slower it was not."""
     three, four = shas(slowing.root, "HEAD~1", "HEAD")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from builders import TWO_PAIRS
 from example import FAILED, Example
 
@@ -66,6 +67,7 @@ TEST = """
 """
 
 
+@pytest.mark.slow  # test_device_judged: test_what_compiles_in_each_call_is_found
 def test_a_program_for_each_length_fails_the_test(tmp_path: Path) -> None:
     """A stand-in tells of programs as Numba does; what is compiled once is no finding."""
     stand_in = {"numba/__init__.py": "", "numba/core/__init__.py": "", "numba/core/event.py": EVENTS}

@@ -107,6 +107,7 @@ WRAPPED = LIBRARY.replace("        step()\n    with", "        (lambda: step())(
 LIVE = ("-o", "rlperf_pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%", "-k", "test_more")
 
 
+@pytest.mark.slow  # test_where_time_decides_nothing_the_count_is_the_first_line
 def test_live_sides_are_counted_by_themselves(repository: Example) -> None:
     """Against a commit both sides count: what changed is named, though nothing was ever stored."""
     repository.write({"mylib.py": WRAPPED})

@@ -306,8 +306,9 @@ DRAWS = {"random": "random.random()", "numpy": "numpy.random.random()", "torch":
 @pytest.mark.parametrize(
     ("workers", "libraries"),
     [
-        ("auto", [*DRAWS]),
-        # Each of its processes takes seconds to import them. test_workers compares one with a copy.
+        ("auto", ["random", "numpy"]),
+        # Each of its processes takes seconds to import PyTorch. test_workers compares one with a copy.
+        pytest.param("auto", [*DRAWS], marks=pytest.mark.slow),
         pytest.param("fresh", [*DRAWS], marks=pytest.mark.slow),
     ],
 )
@@ -389,6 +390,7 @@ def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: R
     assert repository.left_over() == []
 
 
+@pytest.mark.slow  # test_a_base_that_cannot_be_imported_is_the_reason_of_each_test
 def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repository: Repository) -> None:
     """Today's conftest.py may need what only head has: its tests are new there, and the run goes on."""
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")

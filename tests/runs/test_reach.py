@@ -183,6 +183,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     assert len(run.notes("a changed function may run without being observed")) == 1
 
 
+@pytest.mark.slow  # test_code_that_no_test_reads_is_named
 def test_a_script_that_a_test_runs_as_a_program_is_not_named(tmp_path: Path) -> None:
     """No process tells that the body of a program has run, but only that a test has read its file."""
     test = """

@@ -177,10 +177,10 @@ def test_each_test_has_one_line_however_it_ends(tmp_path: Path) -> None:
     ("arguments", "plugins", "plans", "told"),
     [
         pytest.param((), (), 1, 1, marks=pytest.mark.slow),  # test_each_test_has_one_line_however_it_ends
-        (("-v",), (), 1, 0),
+        pytest.param(("-v",), (), 1, 0, marks=pytest.mark.slow),
         (("-q",), (), 1, 0),
         pytest.param(("-qq",), (), 0, 0, marks=pytest.mark.slow),
-        (("-s", "--color=yes"), (), 1, 1),
+        pytest.param(("-s", "--color=yes"), (), 1, 1, marks=pytest.mark.slow),
         pytest.param((), ("no:terminal",), 0, 0, marks=pytest.mark.slow),
     ],
     ids=str,

@@ -171,6 +171,7 @@ def test_ranges_that_overlap_are_on_two_tracks() -> None:
     }
 
 
+@pytest.mark.slow  # seeds/test_torchrl: test_the_timeline_of_one_measured_call
 def test_both_sides_of_a_live_comparison_have_a_trace(tmp_path: Path) -> None:
     """Each test and side is a file; one that cannot be written is a usage error before anything is measured."""
     example = Example(tmp_path, "live")

@@ -1,0 +1,54 @@
+"""What is known of the code that a process has executed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import write
+
+LIBRARY = """
+    def save():
+        pass
+
+    def load():
+        pass
+
+    class Buffer:
+        def grow(self):
+            return 1
+
+        def flush(self):
+            load()
+
+        close = grow
+"""
+PROGRAM = """
+    import sys
+    from pytest_rlperf.observe.recorder import FunctionRecorder
+
+    recorder = FunctionRecorder()
+    from library import Buffer, save
+    Buffer().{called}()
+    print(recorder.calls_any(frozenset([{name!r}]), (sys.argv[1],)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("called", "name", "expected"),
+    [
+        ("flush", "load", True),
+        ("grow", "load", False),  # that function has not run
+        ("grow", "save", False),  # bodies that have run define it, and import it
+        ("grow", "flush", False),
+        ("grow", "grow", True),  # the class's body reads it
+    ],
+)
+def test_code_that_has_run_uses_a_name(tmp_path: Path, called: str, name: str, expected: bool) -> None:
+    """The definition of a function is no call of it."""
+    write(tmp_path, {"library.py": LIBRARY, "program.py": PROGRAM.format(called=called, name=name)})
+    command = [sys.executable, str(tmp_path / "program.py"), f"{tmp_path}/"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(expected)
