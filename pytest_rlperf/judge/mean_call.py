@@ -193,11 +193,21 @@ def _mean(slices: _Slices, least: _Slices) -> _Found | None:
     if not is_dear.any():
         return _Found()
     cut, share = np.minimum(own, _CUT * others), float(is_dear.mean())
-    ordinary = 1.0 if is_dear.all() else float(np.median(own[~is_dear]))
+    ordinary = 1.0 if is_dear.all() else float(_medians(own[~is_dear]))
     adds = np.where(is_dear, others - 1, 0.0)
     is_dearest = adds >= _HALF * float((adds**2).sum() / adds.sum())
     mean = share * float(cut[is_dear].mean()) + (1 - share) * ordinary
     return _Found(mean, float(is_dearest.mean()), float(cut[is_dearest].mean()))
+
+
+def _medians(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median of each row; NumPy's own function imports its masked arrays."""
+    import numpy as np
+
+    ordered = np.sort(rows, axis=-1)
+    count = ordered.shape[-1]
+    middle: NDArray[np.float64] = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+    return middle
 
 
 def _relative(rounds: Rounds) -> _Slices:
@@ -205,7 +215,7 @@ def _relative(rounds: Rounds) -> _Slices:
     import numpy as np
 
     by_slice = np.asarray(rounds.rounds_ns, float).reshape(len(rounds.starts), -1)
-    figures = by_slice.mean(axis=1) if rounds.is_mean else np.median(by_slice, axis=1)
+    figures = by_slice.mean(axis=1) if rounds.is_mean else _medians(by_slice)
     near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2
     around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
     usual = [trimmed_mean(each.tolist(), PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean
