@@ -31,7 +31,7 @@ from pytest_rlperf.judge.counters import EVERY, compare
 from pytest_rlperf.model.measured import Counting, Result, Tally, Workload
 from pytest_rlperf.report.wording import changes_text
 from pytest_rlperf.run.counting import learn
-from pytest_rlperf.wire import REPETITIONS
+from pytest_rlperf.wire import REPETITIONS, Count
 from pytest_rlperf.worker.counting import count
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Counter:
         workload.check()
         workload.processed(1)
         key = result_key(item)
-        self.tallies[key] = count(workload, REPETITIONS, LIMIT_S)
+        self.tallies[key] = count(workload, Count(REPETITIONS, LIMIT_S))
         workload.close()
         return Result(key, workload.component, workload.unit, workload.items, (), (), 0.0, ())
 

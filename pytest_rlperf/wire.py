@@ -335,12 +335,14 @@ class Check(Order[Checked], frozen=True):
 class Count(Order[Tally], frozen=True):
     """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``.
 
-    Only ``instruments`` of these names count; all if there are no names.
+    Only ``instruments`` of these names count; all if there are no names. ``looks`` calls show how long a call takes; if
+    they are 0, as many as it takes.
     """
 
     repetitions: int
     limit_s: float
     instruments: list[str] = []
+    looks: int = 0
 
 
 class WarmUp(Order[Warm], frozen=True):

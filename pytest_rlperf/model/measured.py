@@ -35,8 +35,9 @@ class Tally(msgspec.Struct, frozen=True):
     """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason.
 
     ``has_failed`` if a call failed while it was counted, and the next call did not fail uncounted. ``functions`` are
-    those of the code under test that the last of its calls entered. ``calls`` is how many calls counting made. If there
-    was no time for more, only ``instruments`` have counted, by names of counts.
+    those of the code under test that the last of its calls entered. ``calls`` is how many calls counting made, of which
+    the first ``looks`` only showed how long a call takes. If there was no time for more, only ``instruments`` have
+    counted, by names of counts.
     """
 
     repetitions: tuple[tuple[Count, ...], ...]
@@ -45,6 +46,7 @@ class Tally(msgspec.Struct, frozen=True):
     functions: tuple[FunctionCounts, ...] = ()
     calls: int = 0
     instruments: tuple[str, ...] = ()
+    looks: int = 0
 
 
 class PhaseCounts(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
     """Let workers, which have checked their component, count; return each one's counts, None if it has none.
 
     The first worker decides for all. If calls are too long for its limit, no other counts. If it counted a long call
-    once, or only garbage, so do the others. If a call fails while it is counted, no other counts it.
+    once, or only garbage, so do the others. They count the same calls by number, as a reset comes at a certain one. If
+    a call fails while it is counted, no other counts it.
     """
     __tracebackhide__ = True
     first, *others = workers
@@ -28,5 +29,5 @@ def count_in(workers: Sequence[Worker], order: CountAll) -> list[Tally | None]:
         return [found, *[None] * len(others)]
     if not found.repetitions:
         return [found] * len(workers)
-    following = Count(len(found.repetitions), _LENIENCE * order.limit_s, [*found.instruments])
+    following = Count(len(found.repetitions), _LENIENCE * order.limit_s, [*found.instruments], found.looks)
     return [found, *ask_all(others, following)]

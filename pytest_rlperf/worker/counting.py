@@ -18,6 +18,7 @@ from pytest_rlperf.devices import JaxDevice, clock_for, devices_of, wait_for_all
 from pytest_rlperf.devices.clocks import Device, HostClock
 from pytest_rlperf.model.measured import Tally, Workload
 from pytest_rlperf.probes.torch import quieten_ranges
+from pytest_rlperf.wire import Count
 from pytest_rlperf.worker.tracing import call_plainly, look_for_phases
 
 _ONCE = 4.0  # times the limit, for a long call that is counted once: several workers show whether it is exact
@@ -27,13 +28,11 @@ _GARBAGE_CALLS = 6  # plain calls that take as long as counting only one call's 
 
 def count(
     workload: Workload,
-    repetitions: int,
-    limit_s: float,
+    order: Count,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
-    instruments: Collection[str] = (),
     watched: Sequence[str] = (),
 ) -> Tally:
-    """Count the workload's call ``repetitions`` times, in about ``limit_s``; a long one once, in up to four times that.
+    """Count the workload's call as ordered, in about the limit; a long one once, in up to four times that.
 
     A first call shows how long it takes and where its phases come from. If it takes too long, it is timed once more, as
     it may have been held up. If there is no time to count one call, only garbage is counted, or nothing.
@@ -42,13 +41,14 @@ def count(
     quieten_ranges()
     with quiet():
         try:
-            calls, (call_s, traced) = 1, look_for_phases(workload, clock_ns)
+            looks, (call_s, traced) = 1, look_for_phases(workload, clock_ns)
         except Exception as error:
             return _failed(workload, error)
+        repetitions, limit_s = order.repetitions, order.limit_s
         longest_s = limit_s / (repetitions * _COST_CALLS)
-        if longest_s < call_s <= limit_s:
-            calls, call_s = 2, min(call_s, look_for_phases(workload, clock_ns)[0])
-        chosen, notes = _chosen(instruments, call_s, limit_s)
+        if order.looks > 1 or (not order.looks and longest_s < call_s <= limit_s):
+            looks, call_s = 2, min(call_s, look_for_phases(workload, clock_ns)[0])
+        chosen, notes = _chosen(order.instruments, call_s, limit_s)
         found = Tally((), notes)
         if chosen is not None:
             found = tally(
@@ -64,7 +64,7 @@ def count(
             found = replace(found, notes=(*notes, *found.notes), instruments=chosen)
             wait_for_all()()  # or the calls would go on while other workers measure
     workload.processed(0)  # items processed while counting belong to no slice
-    return replace(found, calls=found.calls + calls)
+    return replace(found, calls=found.calls + looks, looks=looks)
 
 
 def _failed(workload: Workload, error: Exception) -> Tally:

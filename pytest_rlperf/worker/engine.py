@@ -166,8 +166,7 @@ class Engine:
                 variables, made = library_variables(), (meter.output, calls, second_call_s)
                 return wire.Checked(first_call_s, items, loaded, children, self._imported(), variables, *made)
             case wire.Count():
-                limits, watched = (order.repetitions, order.limit_s), self._start.shared.watched
-                tally = count(meter.workload, *limits, instruments=order.instruments, watched=watched)
+                tally = count(meter.workload, order, watched=self._start.shared.watched)
                 meter.made(tally.calls)
                 return tally
             case wire.WarmUp():

@@ -19,6 +19,7 @@ from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import libraries, libraries_known
 from pytest_rlperf.components.updates import replay_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.wire import Count
 from pytest_rlperf.worker.counting import count
 
 NINTH = Path(__file__).parent / "ninth"
@@ -68,7 +69,7 @@ def test_its_steps_are_counted(gridlab: Any) -> None:
 
     workload = vecenv_workload(gridlab.Grids(SyntheticEnv, 3))
     workload.check()
-    tally = count(workload, 1, limit_s=60.0)
+    tally = count(workload, Count(1, 60.0))
     assert {found.value for found in tally.repetitions[0] if found.name == "env_steps"} == {3}
 
 

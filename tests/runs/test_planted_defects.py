@@ -30,6 +30,7 @@ from pytest_rlperf.model.measured import (  # noqa: E402
 )
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
 from pytest_rlperf.run.counting import learn  # noqa: E402
+from pytest_rlperf.wire import Count  # noqa: E402
 from pytest_rlperf.worker.counting import count  # noqa: E402
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def counted(kind: Any, first_seed: int = 1) -> Counting:
     for seed in (first_seed, first_seed + 1):
         workload = made(kind, seed)
         workload.check()
-        tallies.append(count(workload, 2, limit_s=60.0))
+        tallies.append(count(workload, Count(2, 60.0)))
         workload.close()
     counting = learn(tallies)
     assert counting is not None

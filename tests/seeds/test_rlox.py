@@ -16,6 +16,7 @@ from library_checks import harvested
 from pytest_rlperf.components.ppo import ppo_workload, train_workload
 from pytest_rlperf.components.updates import sac_workload
 from pytest_rlperf.report.components import render_components
+from pytest_rlperf.wire import Count
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.shares import ProfilerBusyError, owner_of_native, refuse_company, shares
 
@@ -90,7 +91,7 @@ def test_crossings_into_rust_are_exact_counts(ppo: Any) -> None:
     """A rollout calls Rust once for each step of the envs and once for GAE, every time."""
     workload = ppo_workload(ppo, 16)
     workload.check()
-    for counts in count(workload, 2, limit_s=60.0).repetitions:
+    for counts in count(workload, Count(2, 60.0)).repetitions:
         values = {(found.path, found.name): found.value for found in counts}
         assert values["ppo_collect", "native_calls:rlox"] == 17
         assert (

@@ -144,12 +144,12 @@ def test_what_one_worker_alone_counted_is_not_exact() -> None:
 class Clerk(FakeWorker):
     def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
         self.checked = checked_in(checked_s)
-        self.asked: list[tuple[int, float, Sequence[str]]] = []
+        self.asked: list[wire.Count] = []
         self.tally = answer
 
     def carry_out(self, order: Order[Any]) -> Tally:
         assert isinstance(order, wire.Count)
-        self.asked.append((order.repetitions, order.limit_s, order.instruments))
+        self.asked.append(order)
         return self.tally
 
 
@@ -161,12 +161,12 @@ SETTINGS = Config(**{option.name: option.default for option in OPTIONS})
 
 @pytest.mark.parametrize("repetitions", [1, REPETITIONS])
 def test_the_first_worker_decides_what_the_others_count(repetitions: int) -> None:
-    """As many calls, in four times its limit: a stall in one worker must not make its counts miss."""
-    answer = replace(COUNTED, repetitions=COUNTED.repetitions[:repetitions], instruments=("ops",))
+    """As many calls, of the same numbers, in four times its limit: a stall must not make a worker's counts miss."""
+    answer = replace(COUNTED, repetitions=COUNTED.repetitions[:repetitions], instruments=("ops",), looks=2)
     clerks = [Clerk(answer) for _ in range(3)]
     assert count_in(clerks, CountAll(1.5, 6.0, ["ops"])) == [answer] * 3
-    assert clerks[0].asked == [(REPETITIONS, 1.5, ["ops"])]
-    assert clerks[1].asked == clerks[2].asked == [(repetitions, 6.0, ["ops"])]
+    assert clerks[0].asked == [wire.Count(REPETITIONS, 1.5, ["ops"])]
+    assert clerks[1].asked == clerks[2].asked == [wire.Count(repetitions, 6.0, ["ops"], looks=2)]
 
 
 def test_a_gate_has_more_time_and_without_counters_there_is_none() -> None:
@@ -290,14 +290,14 @@ def test_a_call_that_fails_while_its_phases_are_recorded_is_not_counted() -> Non
 
         return replace(work, call=call)
 
-    found = count(failing(range(1, 2)), 2, 60.0)
+    found = count(failing(range(1, 2)), wire.Count(2, 60.0))
     (note,) = found.notes
     assert (found.repetitions, found.has_failed) == ((), True)
     assert "ValueError: it broke at 1" in note
     assert calls == ["setup", "call", "setup", "call", "processed"]
     calls.clear()
     with pytest.raises(ValueError, match="it broke at 2"):
-        count(failing(range(1, 9)), 2, 60.0)
+        count(failing(range(1, 9)), wire.Count(2, 60.0))
 
 
 def workload(calls: list[str], *seconds: float) -> tuple[Workload, list[int]]:
@@ -324,7 +324,7 @@ def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: in
     """They tell how long counting would take, once where there is no doubt; what they processed is in no slice."""
     calls: list[str] = []
     slow, now_ns = workload(calls, 0.6, 0.5)
-    found = count(slow, 2, limit_s, clock_ns=lambda: now_ns[0])
+    found = count(slow, wire.Count(2, limit_s), clock_ns=lambda: now_ns[0])
     assert calls == [*["setup", "call"] * made, "processed"]
     assert found.repetitions == ()
     (note,) = found.notes
@@ -339,7 +339,7 @@ def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: in
 def test_a_long_call_is_counted_once(call_s: float, times: int, only: bool) -> None:
     """A call for which there is no time to count it twice is counted once, and of a longer one what is garbage."""
     slow, now_ns = workload([], call_s, call_s)
-    found = count(slow, 2, 1.0, clock_ns=lambda: now_ns[0])
+    found = count(slow, wire.Count(2, 1.0), clock_ns=lambda: now_ns[0])
     assert len(found.repetitions) == times
     assert found.instruments == (OF_GARBAGE if only else ())
     names = {each.name for counts in found.repetitions for each in counts}
@@ -348,11 +348,22 @@ def test_a_long_call_is_counted_once(call_s: float, times: int, only: bool) -> N
     assert bool(found.notes) is (only or not times)
 
 
+@pytest.mark.parametrize(("call_s", "looks"), [(0.02, 1), (0.06, 2)])
+def test_all_workers_count_the_same_calls(call_s: float, looks: int) -> None:
+    """A worker that has more time looks at as many calls before it counts: at a certain one an episode ends."""
+    slow, now_ns = workload([], call_s, call_s)
+    first = count(slow, wire.Count(2, 1.0), clock_ns=lambda: now_ns[0])
+    assert first.looks == looks
+    again, now_ns = workload([], call_s, call_s)
+    order = wire.Count(len(first.repetitions), 4.0, looks=first.looks)
+    assert count(again, order, clock_ns=lambda: now_ns[0]).calls == first.calls
+
+
 def test_a_workload_with_setup_and_count_is_counted() -> None:
     """Every counted call comes after its setup, and what was processed is drained in the end."""
     calls: list[str] = []
     quick, _ = workload(calls)
-    found = count(quick, 2, 60.0)
+    found = count(quick, wire.Count(2, 60.0))
     assert len(found.repetitions) == 2
     assert all({"python_calls"} <= {each.name for each in counts if not each.path} for counts in found.repetitions)
     assert calls[-1] == "processed"
@@ -384,7 +395,7 @@ def counted_on_device(*, careless: bool) -> Counting:
         with driving(gpu):
             work = on_device(gpu, careless=careless)
             work.check()
-            tallies.append(count(work, 2, 60.0))
+            tallies.append(count(work, wire.Count(2, 60.0)))
     learnt = learn(tallies)
     assert learnt is not None
     return learnt
