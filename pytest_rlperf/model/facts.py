@@ -10,7 +10,7 @@ from pytest_rlperf.model.measured import Compiled
 
 
 class Fact:
-    """The content of a finding's line: a frozen dataclass for each kind of fact, or words if it is read from a file."""
+    """The content of a finding's line: a frozen Struct for each kind of fact, or words if it is read from a file."""
 
 
 class InWords(Fact, msgspec.Struct, frozen=True):

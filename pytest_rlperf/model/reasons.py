@@ -60,7 +60,7 @@ class Code(str, enum.Enum):
 
 
 class Reason:
-    """The reason of a verdict; each kind of reason is a frozen dataclass of facts with its ``code``.
+    """The reason of a verdict; each kind of reason is a frozen Struct of facts with its ``code``.
 
     A :class:`WrittenReason` is read from a file.
     """

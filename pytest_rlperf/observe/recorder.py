@@ -57,10 +57,12 @@ class FunctionRecorder:
         """Whether all functions were noted: not if a test has its own profiler, or threads of native code."""
         return self._noted.is_whole()
 
-    def calls_any(self, names: frozenset[str], below: tuple[str, ...]) -> bool:
-        """Whether noted code whose file is ``below`` some places uses one of ``names``, other than to define it."""
-        codes = (code for code in self._noted.codes() if not names.isdisjoint(code.co_names) and _uses(code, names))
-        return any(is_below(str(self._directory / code.co_filename), below) for code in codes)
+    def has_met(self, names: frozenset[str]) -> bool:
+        """Whether noted code has one of ``names`` in it, other than to define it.
+
+        It may be a library's: that calls the methods of what it is given.
+        """
+        return any(_has(code, names) for code in self._noted.codes())
 
     def read(self, below: tuple[str, ...]) -> Recorded:
         """Return what has been noted by now, with functions whose files are ``below`` some places."""
@@ -81,11 +83,17 @@ class FunctionRecorder:
         )
 
 
-def _uses(code: CodeType, names: frozenset[str]) -> bool:
-    """Whether code that has some of ``names`` uses one: the body of a module or a class may only define them."""
+def _has(code: CodeType, names: frozenset[str]) -> bool:
+    """Whether code uses one of ``names``, or has it as a text, as for ``getattr``.
+
+    The body of a module or of a class has the names that it defines, too, and does not call these.
+    """
     if code.co_flags & CO_OPTIMIZED:  # a function's
-        return True
-    return any(step.argval in names for step in dis.get_instructions(code) if step.opname.startswith("LOAD_"))
+        return not (names.isdisjoint(code.co_names) and names.isdisjoint(code.co_consts))
+    if names.isdisjoint(code.co_names):
+        return False
+    loads = (step for step in dis.get_instructions(code) if step.opname.startswith("LOAD_"))
+    return any(step.argval in names for step in loads if step.opname != "LOAD_CONST")
 
 
 class _Monitored:

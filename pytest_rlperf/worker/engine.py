@@ -249,7 +249,7 @@ def _call_until_settled(
 ) -> None:
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
-    It goes on for longer if the code that has run calls something by one of ``names``. The least time of a process
+    It goes on for longer if the code that has run may call something by one of ``names``. The least time of a process
     that does not wait is CPU time, so the work of others does not shorten it.
     """
     __tracebackhide__ = True
@@ -267,7 +267,7 @@ def _call_until_settled(
             spent_s = now_s - began_s if waits() > waited else process_time() - began_cpu_s
             if (found := (observer.count, recorder.count)) != known:
                 known, news_s = found, now_s
-            if spent_s >= least_s and names and recorder.calls_any(names, observer.below):
+            if spent_s >= least_s and names and recorder.has_met(names):
                 least_s = _NAMED_LEAST_S
     wait_for_all()()
     if limit_s:
