@@ -204,7 +204,8 @@ def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
         assert sorted(downs) == sorted(ups)
     events.unlink()
     made.unlink()
-    measured = example.pytest("-v", *FIRST_CALLS, "-o", "rlperf_workers=fresh")
+    one_lane = ("-o", "rlperf_lanes=1")  # two tests at once have other processes
+    measured = example.pytest("-v", *FIRST_CALLS, *one_lane, "-o", "rlperf_workers=fresh")
     assert lines(measured) == lines(plain), measured.text
     assert list(_by_process(events).values()) == [expected] * WORKERS
     paths = made.read_text().split()
