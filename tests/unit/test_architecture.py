@@ -83,6 +83,9 @@ PLACES = {
 }
 TORCH_PLACES = ("components", "probes", "devices", "counters", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
+# Where a frozen record may be a dataclass: users meet it, every pytest run or timer loads it, or it is compared by some
+# of its fields only.
+DATACLASSES = ("components", "compat", "timers", "suite", "cli.first_tests", "model.timing", "model.reach", "options")
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
 # All that a pytest run without --rlperf loads of this package. Modules with many frozen types take long to import.
 LOADED_BY_THE_PLUGIN = {
@@ -411,6 +414,18 @@ def functions_are_short(modules: list[Module]) -> list[str]:
     ]
 
 
+def frozen_records_are_structs(modules: list[Module]) -> list[str]:
+    """Start: Python takes half a millisecond to make a frozen dataclass, and a run has two hundred kinds of records."""
+    return [
+        module.at(node.lineno, f"{node.name} is a frozen dataclass")
+        for module in modules
+        if not module.within(*DATACLASSES)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass(frozen" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+
+
 RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
     what_is_watched_loads_little,
@@ -426,6 +441,7 @@ RULES: tuple[Rule, ...] = (
     torch_stays_in_its_places,
     adapters_are_alone,
     state_lives_in_timers,
+    frozen_records_are_structs,
     functions_are_short,
 )
 
@@ -450,6 +466,7 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (what_is_broken_off_closes_itself, "try:\n    work()\nexcept (OSError, GeneratorExit):\n    undo()"),
         (what_is_broken_off_closes_itself, "try:\n    work()\nexcept:\n    undo()"),
         (nobody_on_a_tests_way_is_called_back, "from functools import partial\nloop = partial(print, 1)"),
+        (frozen_records_are_structs, "@dataclass(frozen=True)\nclass Found:\n    pairs: int"),
         (labels_decide_nothing, "is_pair = driver.name.startswith('the pair')"),
         (rows_are_short, f"from {PACKAGE}.run import m0"),
     ],
