@@ -6,8 +6,10 @@ Every process that observes a test imports this, so it imports next to nothing.
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
@@ -58,7 +60,7 @@ class FunctionRecorder:
         return self._noted.is_whole()
 
     def has_met(self, names: frozenset[str]) -> bool:
-        """Whether noted code has one of ``names`` in it, other than to define it.
+        """Whether noted code has one of ``names`` in it, other than to define or import it.
 
         It may be a library's: that calls the methods of what it is given.
         """
@@ -86,14 +88,30 @@ class FunctionRecorder:
 def _has(code: CodeType, names: frozenset[str]) -> bool:
     """Whether code uses one of ``names``, or has it as a text, as for ``getattr``.
 
-    The body of a module or of a class has the names that it defines, too, and does not call these.
+    The body of a module or of a class also has the names that it defines or imports, and does not call these.
     """
-    if code.co_flags & CO_OPTIMIZED:  # a function's
-        return not (names.isdisjoint(code.co_names) and names.isdisjoint(code.co_consts))
-    if names.isdisjoint(code.co_names):
+    if names.isdisjoint(code.co_names) and names.isdisjoint(_texts(code.co_consts)):
         return False
-    loads = (step for step in dis.get_instructions(code) if step.opname.startswith("LOAD_"))
-    return any(step.argval in names for step in loads if step.opname != "LOAD_CONST")
+    return bool(code.co_flags & CO_OPTIMIZED) or not names.isdisjoint(_used_by_body(code))  # the flag of a function
+
+
+def _used_by_body(code: CodeType) -> Iterator[str]:
+    """Yield the names that the body of a module or of a class loads or gives another name, and its texts."""
+    for step, following in itertools.pairwise(dis.get_instructions(code)):
+        if step.opname == "LOAD_CONST":
+            is_own = following.opname in ("IMPORT_NAME", "MAKE_FUNCTION")
+            yield from () if is_own else _texts((step.argval,))
+        elif step.opname.startswith("LOAD_") or (step.opname == "IMPORT_FROM" and following.argval != step.argval):
+            yield from _texts((step.argval,))
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    """Yield the texts among constants, also within tuples and sets."""
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, (tuple, frozenset)):
+            yield from _texts(each)
 
 
 class _Monitored:

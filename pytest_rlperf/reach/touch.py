@@ -268,9 +268,11 @@ def _lies_in_package(name: str, package: str) -> bool:
 
 
 def _called_as(name: str) -> str:
-    """Return the name by which a function is called: its class's, if Python calls it by that."""
+    """Return the name by which a function is called: its class's, if Python calls it by that, or its mangled one."""
     *outer, own = name.split(".")
-    return outer[-1] if outer and own.startswith("__") else own
+    if not outer or not own.startswith("__"):
+        return own
+    return outer[-1] if own.endswith("__") else f"_{outer[-1].lstrip('_')}{own}"
 
 
 def _by_extent(change: CounterChange) -> tuple[int, int, bool, str]:

@@ -43,7 +43,9 @@ from pytest_rlperf.worker.seeds import GENERATORS, Seeds
 
 _OUTPUT_MOST = 16 << 20  # bytes that pytest keeps of what a test prints and logs
 _SETTLED_LEAST_S, _LOOK_S = 0.3, 0.01  # of observed calls, and between two looks at what they have read
-_NAMED_LEAST_S = 1.0  # of observed calls that call a changed function's name: longer than a pair takes
+# Of observed calls that use a changed function's name, or are so few by then: longer than a pair takes. A worker of a
+# pair makes about 20 calls before its slices, which have a quarter of a second of calls, or more if there are few.
+_LONGER_LEAST_S, _FEW_CALLS = 1.0, 100
 # A test's replacements apply only to what it measures.
 _loaded_now, _footprint_now = untouched(LoadedFiles.now), untouched(footprint)
 
@@ -249,26 +251,30 @@ def _call_until_settled(
 ) -> None:
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
-    It goes on for longer if the code that has run may call something by one of ``names``. The least time of a process
-    that does not wait is CPU time, so the work of others does not shorten it.
+    If there are ``names``, it goes on for longer if the code that has run may call something by one of them, or if
+    calls are so long that few have been made. The least time of a process that does not wait is CPU time, so the work
+    of others does not shorten it.
     """
     __tracebackhide__ = True
     began_s = news_s = looked_s = now_s = monotonic()
     began_cpu_s, waited = process_time(), waits()
     spent_s, known = 0.0, (observer.count, recorder.count)
-    least_s = _SETTLED_LEAST_S
+    least_s, calls, is_looked_through = _SETTLED_LEAST_S, 0, False
     while now_s - began_s < limit_s and (spent_s < least_s or 2 * news_s > now_s + began_s):
         if workload.setup is not None:
             workload.setup()
         workload.call()
+        calls += 1
         now_s = monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
             spent_s = now_s - began_s if waits() > waited else process_time() - began_cpu_s
             if (found := (observer.count, recorder.count)) != known:
-                known, news_s = found, now_s
-            if spent_s >= least_s and names and recorder.has_met(names):
-                least_s = _NAMED_LEAST_S
+                known, news_s, is_looked_through = found, now_s, False
+            if names and spent_s >= least_s and not is_looked_through:
+                is_looked_through = True  # by what has run so far
+                if calls < _FEW_CALLS or recorder.has_met(names):
+                    least_s = _LONGER_LEAST_S
     wait_for_all()()
     if limit_s:
         gc.collect()  # objects that wait for it call functions, too

@@ -10,6 +10,10 @@ import pytest
 from builders import write
 
 LIBRARY = """
+    from elsewhere import late as soon, shared
+
+    EVENTS = {600: "evaluate"}
+
     def save():
         pass
 
@@ -23,10 +27,20 @@ LIBRARY = """
         def flush(self):
             load()
 
-        def call(self, method="flush"):
+        def call(self, method="other"):
             getattr(self, "grow" if method else "save")()
 
+        def run(self):
+            return [name for name in ("close", "finish") if not name]
+
         close = grow
+"""
+ELSEWHERE = """
+    def late():
+        pass
+
+    def shared():
+        pass
 """
 PROGRAM = """
     from pytest_rlperf.observe.recorder import FunctionRecorder
@@ -47,11 +61,17 @@ PROGRAM = """
         ("grow", "flush", False),
         ("grow", "grow", True),  # the class's body reads it
         ("call", "save", True),
+        ("run", "finish", True),  # a text within a constant
+        ("grow", "finish", False),
+        ("grow", "evaluate", True),  # a text of a body
+        ("grow", "late", True),  # imported by another name
+        ("grow", "shared", False),
     ],
 )
 def test_code_that_has_run_has_a_name(tmp_path: Path, called: str, name: str, expected: bool) -> None:
-    """The definition of a function is no call of it."""
-    write(tmp_path, {"library.py": LIBRARY, "program.py": PROGRAM.format(called=called, name=name)})
+    """A function's definition is no use of its name, nor is an import."""
+    program = PROGRAM.format(called=called, name=name)
+    write(tmp_path, {"elsewhere.py": ELSEWHERE, "library.py": LIBRARY, "program.py": program})
     command = [sys.executable, str(tmp_path / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(expected)
