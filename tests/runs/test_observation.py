@@ -440,6 +440,31 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 
+def test_a_few_long_calls_are_observed_for_longer(tmp_path: Path) -> None:
+    """A pair makes as many calls, in which something may run that no code that has run before names."""
+    course = """
+    import itertools, time
+    import evaluation
+
+    numbers = itertools.count()
+
+    def step():
+        time.sleep(0.01)
+        if next(numbers) > 45:
+            evaluation.evaluate()
+    """
+    evaluation = "import metrics\n\ndef evaluate():\n    return metrics.mean()\n"
+    metrics = "def mean():\n    return sum(range(1000))\n"
+    test = "import course\n\ndef test_it(rlperf):\n    rlperf(course.step)\n"
+    files = {"course.py": course, "evaluation.py": evaluation, "metrics.py": metrics, "test_it.py": test}
+    example = Example(tmp_path, files)
+    example.commit()
+    example.write({"metrics.py": metrics.replace("1000", "2000")})
+    run = example.pytest(*QUICK)
+    assert run.codes["test_it"] not in ("code", "reach"), run.reasons
+    assert [touched["part"]["name"] for touched in run.tests["test_it"]["touched"]] == ["mean"]
+
+
 @pytest.mark.parametrize(("changed", "expected"), [((), reasons.SameCode("commit 1", None)), (None, None)])
 def test_what_is_known_beforehand_is_not_observed(
     observed: Observed, changed: tuple[str, ...] | None, expected: reasons.SameCode | None
