@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-PROTOCOL = 18  # of the messages between a run and its workers; raise it if the messages change
+PROTOCOL = 17  # of the messages between a run and its workers; raise it if the messages change
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 
