@@ -335,8 +335,8 @@ class Check(Order[Checked], frozen=True):
 class Count(Order[Tally], frozen=True):
     """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``.
 
-    Only ``instruments`` of these names count; all if there are no names. ``looks`` calls show how long a call takes; if
-    they are 0, as many as it takes.
+    Only ``instruments`` of these names count; all if there are no names. The first ``looks`` calls only show how long a
+    call takes. If ``looks`` is 0, the worker decides how many it makes.
     """
 
     repetitions: int
@@ -367,8 +367,8 @@ class WarmUp(Order[Warm], frozen=True):
 class Observe(Order[Footprint], frozen=True):
     """Call the component until it has run and read nothing new for a while, in about ``limit_s``.
 
-    This goes on for longer if executed code calls one of ``names``. Afterwards the process ``searches`` its objects, or
-    not.
+    If there are ``names``, this goes on for longer if executed code uses one of them, or if few calls have been made.
+    Afterwards the process ``searches`` its objects, or not.
     """
 
     limit_s: float

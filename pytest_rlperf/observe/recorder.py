@@ -98,10 +98,11 @@ def _has(code: CodeType, names: frozenset[str]) -> bool:
 def _used_by_body(code: CodeType) -> Iterator[str]:
     """Yield the names that the body of a module or of a class loads or gives another name, and its texts."""
     for step, following in itertools.pairwise(dis.get_instructions(code)):
-        if step.opname == "LOAD_CONST":
-            is_own = following.opname in ("IMPORT_NAME", "MAKE_FUNCTION")
-            yield from () if is_own else _texts((step.argval,))
-        elif step.opname.startswith("LOAD_") or (step.opname == "IMPORT_FROM" and following.argval != step.argval):
+        if step.opname == "IMPORT_FROM":
+            is_used = following.argval != step.argval
+        else:
+            is_used = step.opname.startswith("LOAD_") and following.opname not in ("IMPORT_NAME", "MAKE_FUNCTION")
+        if is_used:
             yield from _texts((step.argval,))
 
 

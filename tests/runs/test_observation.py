@@ -449,8 +449,8 @@ def test_a_few_long_calls_are_observed_for_longer(tmp_path: Path) -> None:
     numbers = itertools.count()
 
     def step():
-        time.sleep(0.01)
-        if next(numbers) > 45:
+        time.sleep(0.03)
+        if next(numbers) > 14:
             evaluation.evaluate()
     """
     evaluation = "import metrics\n\ndef evaluate():\n    return metrics.mean()\n"
