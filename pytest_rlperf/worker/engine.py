@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
-from time import monotonic, process_time
+from time import monotonic, thread_time
 from types import ModuleType
 from typing import Any
 
@@ -252,12 +252,12 @@ def _call_until_settled(
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
     If there are ``names``, it goes on for longer if the code that has run may call something by one of them, or if
-    calls are so long that few have been made. The least time of a process that does not wait is CPU time, so the work
-    of others does not shorten it.
+    calls are so long that few have been made. The least time of a process that does not wait is the CPU time of the
+    calling thread, so neither the work of others nor that of its own threads shortens it.
     """
     __tracebackhide__ = True
     began_s = news_s = looked_s = now_s = monotonic()
-    began_cpu_s, waited = process_time(), waits()
+    began_cpu_s, waited = thread_time(), waits()
     spent_s, known = 0.0, (observer.count, recorder.count)
     least_s, calls, is_looked_through = _SETTLED_LEAST_S, 0, False
     while now_s - began_s < limit_s and (spent_s < least_s or 2 * news_s > now_s + began_s):
@@ -268,7 +268,7 @@ def _call_until_settled(
         now_s = monotonic()
         if now_s - looked_s > _LOOK_S:
             looked_s = now_s
-            spent_s = now_s - began_s if waits() > waited else process_time() - began_cpu_s
+            spent_s = now_s - began_s if waits() > waited else thread_time() - began_cpu_s
             if (found := (observer.count, recorder.count)) != known:
                 known, news_s, is_looked_through = found, now_s, False
             if names and spent_s >= least_s and not is_looked_through:

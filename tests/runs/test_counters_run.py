@@ -120,9 +120,7 @@ def test_live_sides_are_counted_by_themselves(repository: Example) -> None:
 
 RESTLESS = """
     import array
-    import random
-
-    SIZE = random.Random().randrange(50, 1_000)  # each process has a pace of its own
+    import os
 
     def store(steps, value):
         steps.append(value)
@@ -132,6 +130,11 @@ RESTLESS = """
         for _ in range(8):
             store(steps, array.array("d", [sum(range(SIZE))]))
         return len(steps)
+
+    # The sides are quicker in turns: the processes of each count themselves, and the head's begin with the other pace.
+    with open(os.environ["TURNS"] + os.path.basename(os.getcwd()), "ab", buffering=0) as turns:
+        turns.write(b".")
+        SIZE = (50, 1_000)[(turns.tell() + ("tolist" in store.__code__.co_names)) % 2]
     """
 
 
@@ -141,13 +144,13 @@ def test_where_time_decides_nothing_the_count_is_the_first_line(tmp_path: Path) 
     files = {"pytest.ini": "[pytest]\npythonpath = .\n", "library.py": RESTLESS, "test_it.py": tests}
     summary, output = tmp_path / "summary.md", tmp_path / "output"
     of_github = {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(output)}
-    example = Example(tmp_path, files, GITHUB_ACTIONS="true", **of_github)
+    example = Example(tmp_path, files, TURNS=str(tmp_path / "turns-"), GITHUB_ACTIONS="true", **of_github)
     example.commit()
     example.write({"library.py": RESTLESS.replace("append(value)", "append(value.tolist())")})
     run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=3", code=OK)
     assert run.counts == "1 undecided", run.text
     count = "a call does more: native_calls:array 0 → 8"
-    assert re.search(rf"test_rollout  UNDECIDED\n  {count}\n  changed: library.py:7 store", run.out), run.text
+    assert re.search(rf"test_rollout  UNDECIDED\n  {count}\n  changed: library.py:5 store", run.out), run.text
     assert "--rlperf-findings=counts=gate" in run.reasons["test_rollout"]
     assert f"rollout</code>: {count}" in summary.read_text(encoding="utf-8").replace("&#58;", ":").replace("&#95;", "_")
     (more,) = run.tests["test_rollout"]["verdict"]["more_work"]

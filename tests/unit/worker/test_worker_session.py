@@ -169,7 +169,7 @@ def test_calls_are_observed_until_they_bring_nothing_new(
         made.append("processed")
         return 1.0
 
-    for name in ("monotonic", "process_time"):
+    for name in ("monotonic", "thread_time"):
         monkeypatch.setattr(f"pytest_rlperf.worker.engine.{name}", lambda: clock.now_ns / 1e9)
     here, there = ends
     engine = Engine(template_settings(observes=True), there, observer, recorder)  # type: ignore[arg-type]
