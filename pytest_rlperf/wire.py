@@ -365,7 +365,7 @@ class WarmUp(Order[Warm], frozen=True):
 
 
 class Observe(Order[Footprint], frozen=True):
-    """Call the component until it has run and read nothing new for a while, in about ``limit_s``.
+    """Call the component until it has run and read nothing new for a while, in about ``limit_s`` of its own.
 
     If there are ``names``, this goes on for longer if executed code uses one of them, or if few calls have been made.
     Afterwards the process ``searches`` its objects, or not.

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
-from time import monotonic, thread_time
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +37,7 @@ from pytest_rlperf.spawn.variables import library_variables
 from pytest_rlperf.worker.counting import count
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
-from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, waits
+from pytest_rlperf.worker.resources import ActivityWatch, children_seen, place, stopwatch
 from pytest_rlperf.worker.room import with_room
 from pytest_rlperf.worker.seeds import GENERATORS, Seeds
 
@@ -252,25 +252,22 @@ def _call_until_settled(
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
     If there are ``names``, it goes on for longer if the code that has run may call something by one of them, or if
-    calls are so long that few have been made. The least time of a process that does not wait is the CPU time of the
-    calling thread, so neither the work of others nor that of its own threads shortens it.
+    calls are so long that few have been made. Times are the calling thread's, without its waits for a CPU: the work of
+    others does not shorten the look, be they other processes or its own threads.
     """
     __tracebackhide__ = True
-    began_s = news_s = looked_s = now_s = monotonic()
-    began_cpu_s, waited = thread_time(), waits()
-    spent_s, known = 0.0, (observer.count, recorder.count)
+    own_s, looked_s = stopwatch(), monotonic()
+    spent_s, news_s, known = 0.0, 0.0, (observer.count, recorder.count)
     least_s, calls, is_looked_through = _SETTLED_LEAST_S, 0, False
-    while now_s - began_s < limit_s and (spent_s < least_s or 2 * news_s > now_s + began_s):
+    while spent_s < min(limit_s, max(least_s, 2 * news_s)):
         if workload.setup is not None:
             workload.setup()
         workload.call()
         calls += 1
-        now_s = monotonic()
-        if now_s - looked_s > _LOOK_S:
-            looked_s = now_s
-            spent_s = now_s - began_s if waits() > waited else thread_time() - began_cpu_s
+        if (now_s := monotonic()) - looked_s > _LOOK_S:
+            looked_s, spent_s = now_s, own_s()
             if (found := (observer.count, recorder.count)) != known:
-                known, news_s, is_looked_through = found, now_s, False
+                known, news_s, is_looked_through = found, spent_s, False
             if names and spent_s >= least_s and not is_looked_through:
                 is_looked_through = True  # by what has run so far
                 if calls < _FEW_CALLS or recorder.has_met(names):
