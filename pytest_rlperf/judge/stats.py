@@ -152,6 +152,18 @@ def student_quantile(chance: float, freedom: float) -> float:
     return float(stdtrit(freedom, chance))
 
 
+def bound_above(least: float, mean: float, error: float, freedom: float, alpha: float) -> float | None:
+    """Return the lower bound of a mean at ``alpha`` by Student's t, or None if it is not above ``least``.
+
+    ``error`` is the mean's standard error.
+    """
+    # The normal bound is always above Student's. Where it settles the question, scipy need not be loaded.
+    if mean - normal_quantile(1 - alpha) * error <= least:
+        return None
+    bound = mean - student_quantile(1 - alpha, freedom) * error
+    return bound if bound > least else None
+
+
 def rising_chance(values: Sequence[float]) -> float:
     """Return the chance that values which differ only by chance rise as steadily as these.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pytest_rlperf.judge.findings import growth
 from pytest_rlperf.judge.policy import finding
-from pytest_rlperf.judge.stats import rising_chance, student_quantile
+from pytest_rlperf.judge.stats import bound_above, rising_chance
 from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live, Reading
@@ -44,7 +44,7 @@ def hints(live: Live) -> bool:
     kept = {name for usages in sides if (found := growth.of_one_side(usages)) is not None for name in found.more}
     if not kept <= growth.ALLOCATED:  # thousands of calls would run out of files or processes
         return False
-    return _bound(rises, _HINT) > 0 or (bool(kept) and statistics.fmean(rises) > 0)
+    return _is_above(0.0, rises, _HINT) or (bool(kept) and statistics.fmean(rises) > 0)
 
 
 def _within_pairs(live: Live, level: float) -> facts.Drift | None:
@@ -53,7 +53,7 @@ def _within_pairs(live: Live, level: float) -> facts.Drift | None:
         return None
     rises = [_rise(readings) for readings in runs]
     mean = statistics.fmean(rises)
-    if mean < math.log1p(_LEAST) or _bound(rises, level) < math.log1p(_SURELY):
+    if mean < math.log1p(_LEAST) or not _is_above(math.log1p(_SURELY), rises, level):
         return None
     return facts.Drift(math.exp(mean), round(statistics.fmean(_calls(readings) for readings in runs)))
 
@@ -80,10 +80,10 @@ def _rise(readings: Sequence[Reading]) -> float:
     return readings[-1].log_ratio - readings[1].log_ratio
 
 
-def _bound(rises: Sequence[float], level: float) -> float:
-    """Return the lower bound of the mean."""
+def _is_above(least: float, rises: Sequence[float], level: float) -> bool:
+    """Whether the mean's lower bound is above ``least``."""
     error = statistics.stdev(rises) / math.sqrt(len(rises))
-    return statistics.fmean(rises) - student_quantile(1 - level, len(rises) - 1) * error
+    return bound_above(least, statistics.fmean(rises), error, len(rises) - 1, level) is not None
 
 
 def _calls(readings: Sequence[Reading]) -> int:

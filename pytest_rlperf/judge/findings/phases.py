@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_rlperf.judge.policy import finding
-from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
+from pytest_rlperf.judge.stats import bound_above, shrunken_variance, squared_deviations
 from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 from pytest_rlperf.model.live import Live
@@ -64,8 +64,8 @@ def _surely_slower(known: dict[str, list[tuple[float, float]]], policy: Policy) 
     slower: list[_Slower] = []
     for rank, (_, path, mean, error, freedom, share) in enumerate(ranked):
         level = policy.alpha / policy.tests / (len(ranked) - rank)
-        certain = mean - student_quantile(1 - level, freedom) * error
-        if certain <= math.log1p(_SURELY):
+        certain = bound_above(math.log1p(_SURELY), mean, error, freedom, level)
+        if certain is None:
             break
         adds = share * math.expm1(mean)
         if adds >= _OF_CALL:

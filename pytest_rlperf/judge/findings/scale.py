@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_rlperf.judge.policy import finding
-from pytest_rlperf.judge.stats import shrunken_variance, squared_deviations, student_quantile
+from pytest_rlperf.judge.stats import bound_above, shrunken_variance, squared_deviations
 from pytest_rlperf.model import facts
 from pytest_rlperf.model.judged import Finding, Policy
 
@@ -46,8 +46,8 @@ def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
     ratios = (small.log_ratios, large.log_ratios)
     variance = shrunken_variance(sum(map(squared_deviations, ratios)), sum(map(len, ratios)) - 2, _USUAL_SD)
     error = math.sqrt(variance.value * sum(1 / len(each) for each in ratios))
-    certain = more - student_quantile(1 - policy.alpha / policy.tests, variance.freedom) * error
-    if more >= _MORE * decades and certain >= _MORE / 2 * decades:
+    certain = bound_above(_MORE / 2 * decades, more, error, variance.freedom, policy.alpha / policy.tests)
+    if more >= _MORE * decades and certain is not None:
         base, ratio = (small.base_s, large.base_s), [math.exp(statistics.fmean(each)) for each in ratios]
         head = base[0] * ratio[0], base[1] * ratio[1]
         is_seen = ratio[0] - 1 >= _USUAL_SD  # the extra time at the smaller size is above noise

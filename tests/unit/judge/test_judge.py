@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 from wording import Wording
 
 from pytest_rlperf.judge.policy import verdict as policy_verdict
-from pytest_rlperf.judge.stats import Variance, welch
+from pytest_rlperf.judge.stats import Variance, bound_above, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
@@ -79,6 +79,28 @@ def test_swapping_sides_mirrors_the_estimate(base: list[float], head: list[float
     if one.low > 1e-250 and one.high < 1e250:
         assert one.low == pytest.approx(1 / other.high, rel=1e-6)
         assert one.floor == pytest.approx(1 / other.ceiling, rel=1e-6)
+
+
+@given(
+    mean=st.floats(-1, 1), error=st.floats(0, 1), freedom=st.floats(1, 50), alpha=st.floats(1e-5, 0.4),
+    least=st.floats(-0.5, 0.5),
+)  # fmt: skip
+def test_a_bound_is_students_where_it_is_above(
+    mean: float, error: float, freedom: float, alpha: float, least: float
+) -> None:
+    """By scipy's distribution; the question whether the normal bound is above comes first, and changes nothing."""
+    bound = mean - float(scipy.stats.t.isf(alpha, freedom)) * error
+    if abs(bound - least) > 1e-9:
+        expected = pytest.approx(bound, abs=1e-9) if bound > least else None
+        assert bound_above(least, mean, error, freedom, alpha) == expected
+
+
+def test_where_the_normal_bound_is_not_above_no_other_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scipy takes longer to load than the rest of a run's judging, and flat pairs do not need it."""
+    monkeypatch.delattr("pytest_rlperf.judge.stats.student_quantile")
+    assert bound_above(0.0, 1.0, 0.7, 2, 0.05) is None
+    with pytest.raises(NameError):
+        bound_above(0.0, 1.0, 0.6, 2, 0.05)
 
 
 def test_figures_without_spread_have_an_interval_of_no_width() -> None:
