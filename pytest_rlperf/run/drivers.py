@@ -32,7 +32,32 @@ INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later,
 KEPT_MOST = 6  # drivers of a comparison that are kept from test to test
 _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' prefixes
 _ASKED_FOR = "new interpreters were requested"
+# Variables of all servers. Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA.
+_OF_ALL = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
+
+
+@dataclass
+class Loading:
+    """Two preload servers that carry out one order: ``eager`` also has the variables ``since`` from its start on.
+
+    These have been set in the run's process since it started. Without any there is one server, under both names.
+    """
+
+    order: wire.Load
+    since: Mapping[str, str]
+    plain: PreloadServer
+    eager: PreloadServer
+
+    @property
+    def servers(self) -> list[PreloadServer]:
+        """The servers, each of them once."""
+        return list(dict.fromkeys((self.plain, self.eager)))
+
+    def end(self) -> None:
+        """End the servers."""
+        for server in self.servers:
+            server.end(0)
 
 
 @dataclass
@@ -57,6 +82,7 @@ class Processes:
     start_limit_s: float
     guardian: Guardian = field(default_factory=Guardian)
     _pools: list[Drivers] = field(default_factory=list)
+    _early: Loading | None = None
     _closing_s: float = 0.0
 
     def drivers(self, sides: Sides, *names: str, fresh: str = "") -> Drivers:
@@ -64,6 +90,45 @@ class Processes:
         pool = Drivers(self, sides, names, fresh)
         self._pools.append(pool)
         return pool
+
+    def load(self, modules: list[str], differing: list[str], top: Path, variables: Mapping[str, str | None]) -> Loading:
+        """Start servers with these ``variables``, and let them import modules, but none of ``differing`` packages.
+
+        The server without the library variables that are set by now shows which of them the tests have set.
+        """
+        order = wire.Load(modules, differing, str(top), outside_tree(top))
+        plain = self._new_server(variables)
+        since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
+        found = Loading(order, since, plain, self._new_server({**variables, **since}) if since else plain)
+        try:
+            for server in found.servers:
+                server.start_loading(order)
+        except StoppedError:
+            found.end()
+            raise
+        return found
+
+    def load_early(self) -> None:
+        """Begin to load what is loaded alike where no package differs, while the sides are prepared."""
+        if self.forks:
+            differing = sorted(self.readers)
+            modules = modules_alike(self.top, differing, self.ours, self.fixtures)
+            with contextlib.suppress(StoppedError):  # who needs a server starts another one
+                self._early = self.load(modules, differing, self.top, _OF_ALL)
+
+    def take_early(self, modules: Collection[str], top: Path) -> Loading | None:
+        """Return what was begun early, unless that includes other modules than these; then end it.
+
+        Modules that the run has loaded for itself since are in no early order.
+        """
+        early, self._early = self._early, None
+        if early is not None and (early.order.top != str(top) or not {*early.order.modules} <= {*modules}):
+            early.end()
+            return None
+        return early
+
+    def _new_server(self, variables: Mapping[str, str | None]) -> PreloadServer:
+        return PreloadServer(padded(self.environment(variables)), self.guardian.new_directory(), self.guardian)
 
     def awaited(self) -> Iterator[PairDriver | PreloadServer]:
         """Yield the processes that owe a reply."""
@@ -88,7 +153,8 @@ class Processes:
         return self.guardian.close()
 
     def _alive(self) -> list[PairDriver | PreloadServer]:
-        return [each for pool in self._pools for each in pool.all() if each.alive]
+        early = [] if self._early is None else self._early.servers
+        return [each for each in (*(each for pool in self._pools for each in pool.all()), *early) if each.alive]
 
     def environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Return the variables that a process starts with: those of the run's own start, with ``changes``.
@@ -124,8 +190,7 @@ class Drivers:
         self._leases: list[Job[PairDriver]] = []  # of drivers that observe
         self._loading: dict[int, Job[PreloadServer]] = {}
         self._modules: list[str] | None = None
-        # Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA itself.
-        self._set_by_tests: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self._set_by_tests: dict[str, str | None] = dict(_OF_ALL)
         self._left_out: set[str] = set()
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
@@ -432,6 +497,7 @@ class Drivers:
                 driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
+            self._processes.take_early([], self._top)  # nobody needs it any more
 
     # ------------------------------------------------------------------ preload servers
 
@@ -454,14 +520,6 @@ class Drivers:
         yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
 
-    def _begun_server(self, variables: Mapping[str, str]) -> PreloadServer:
-        """Return a server that also has these variables, and has imported nothing yet."""
-        guardian = self._processes.guardian
-        environment = padded(self._processes.environment({**self._set_by_tests, **variables}))
-        server = PreloadServer(environment, guardian.new_directory(), guardian)
-        self._servers.append(server)
-        return server
-
     def _loaded(self) -> Steps[PreloadServer]:
         """Start a server; retry without modules that each side must import for itself. StoppedError if all tries fail.
 
@@ -473,16 +531,13 @@ class Drivers:
             self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
         for _ in range(_LOADS_MOST):
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
-            plain = self._begun_server({})
-            since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
-            # A server without these variables shows which of them the tests have set. Meanwhile another begins with
-            # all.
-            eager = self._begun_server(since) if since else plain
+            loading = processes.take_early(wanted, self._top)
+            loading = loading or processes.load(wanted, self._differing, self._top, self._set_by_tests)
+            plain, eager, since = loading.plain, loading.eager, loading.since
+            self._servers += loading.servers
             loads: list[Job[list[str]]] = []
-            for server in dict.fromkeys((plain, eager)):
-                loads.append(
-                    (yield from Spawn(server.load(wanted, self._differing, str(self._top), self._outside_tree)))
-                )
+            for server in loading.servers:
+                loads.append((yield from Spawn(server.finish_loading())))
             yield from all_done(loads)
             dirty, *_ = [load.outcome() for load in loads]
             self._left_out.update(dirty)

@@ -94,14 +94,17 @@ class PreloadServer(Endpoint):
         self.environment = environment
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
-    def load(self, modules: list[str], packages: list[str], top: str, outside_tree: list[str]) -> Steps[list[str]]:
-        """Import modules; return those that need a module that each side has to import for itself.
+    def start_loading(self, order: wire.Load) -> None:
+        """Let the process import modules."""
+        self.send(order)
+        self.is_awaited = True
+
+    def finish_loading(self) -> Steps[list[str]]:
+        """Return those of the imported modules that need a module that each side has to import for itself.
 
         If there are any, the process is ended, as it is not usable. DriverLostError if it ends by itself or takes too
         long.
         """
-        self.send(wire.Load(modules, packages, top, outside_tree))
-        self.is_awaited = True
         imported: wire.Imported = yield from Reply(self, _LOAD_S)
         self.changes = imported.changes
         if imported.dirty:

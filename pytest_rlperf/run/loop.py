@@ -43,6 +43,7 @@ from pytest_rlperf.run.state import RunState
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides.git import tree_top
 from pytest_rlperf.sides.prepare import Preparation
+from pytest_rlperf.sides.specs import has_todays_packages
 from pytest_rlperf.spawn.guardian import Guardian, remove_temporary_files
 from pytest_rlperf.spawn.segments import segments
 
@@ -88,6 +89,8 @@ class TestLoop:
         limit_s = QUIT_LIMIT_S
         preparation = Preparation(project, processes.guardian.new_directory, self.progress.show)
         try:
+            if has_todays_packages(self.run_state.settings.against):
+                processes.load_early()
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(preparation)
                 alone = sides or preparation.alone()

@@ -37,6 +37,11 @@ def parse_spec(text: str) -> tuple[str, tuple[str, ...]]:
     return kind, (named if kind == "git" else os.path.expanduser(named),)  # noqa: PTH111
 
 
+def has_todays_packages(text: str | None) -> bool:
+    """Whether both sides have the packages of the running environment; None stands for stored figures."""
+    return text is None or parse_spec(text)[0] in {"git", "dir"}
+
+
 def _requirements(text: str) -> Iterator[str]:
     """Yield the requirements in a list; a comma before a version operator or within brackets does not end one."""
     for piece in re.split(r",(?!\s*[<>=!~]|[^\[]*\])", text):

@@ -354,12 +354,15 @@ class TestFiles(msgspec.Struct, frozen=True):
 def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:
     """Lay today's test files, and what git ignores, over the base side's tree; return the test files that differ."""
     names = set(files_in(today.tree)).difference(today.laid)
-    for name in set(files_in(tree)).difference(names):
+    present = set(files_in(tree))
+    for name in present.difference(names):
         if tests.cover(name):
             remove(tree, name)
     covered = sorted(name for name in names if tests.cover(name))
-    differing = [name for name in covered if os.path.lexists(tree / name) and not same(tree / name, today.tree / name)]
-    for name in covered:
+    # A file behind a link to a directory is none of the tree's own.
+    unequal = [name for name in covered if name not in present or not same(tree / name, today.tree / name)]
+    differing = [name for name in unequal if os.path.lexists(tree / name)]
+    for name in unequal:
         copy(today.tree, tree, name)
     for name in today.laid:
         if not os.path.lexists(tree / name):
