@@ -23,7 +23,7 @@ from pytest_rlperf.sides.environment import parent_sites
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.modules import NEVER, modules_alike, outside_tree, sites_of
+from pytest_rlperf.spawn.modules import NEVER, installed, modules_alike, outside_tree, sites_of
 from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
@@ -34,6 +34,7 @@ _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONH
 _ASKED_FOR = "new interpreters were requested"
 # Variables of all servers. Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA.
 _OF_ALL = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_TAUGHT_LEAST = 100  # modules: a package such as PyTorch, which each template would import for itself
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
 
 
@@ -66,15 +67,16 @@ class Processes:
 
     ``variables`` are those that the run's process began with. ``ours`` are the modules that the run has loaded for
     itself. ``readers`` are packages from elsewhere that read the tree while they were imported. ``fixtures`` are those
-    of the run's tests. ``forks`` is whether processes may be forked from a preload server. ``top`` is the top of
-    today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s`` to import
-    and collect.
+    of the run's tests, and ``mentioned`` are the names in the code of both. ``forks`` is whether processes may be
+    forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal`` are the
+    terminal's. A process may take ``start_limit_s`` to import and collect.
     """
 
     variables: Mapping[str, str]
     ours: Collection[str]
     readers: Collection[str]
     fixtures: Collection[str]
+    mentioned: Collection[str]
     forks: bool
     top: Path
     markup: bool
@@ -108,11 +110,15 @@ class Processes:
             raise
         return found
 
+    def modules_alike(self, top: Path, differing: Collection[str]) -> list[str]:
+        """Return the modules that both sides of a comparison load alike."""
+        return modules_alike(top, differing, self.ours, self.fixtures, self.mentioned)
+
     def load_early(self) -> None:
         """Begin to load what is loaded alike where no package differs, while the sides are prepared."""
         if self.forks:
             differing = sorted(self.readers)
-            modules = modules_alike(self.top, differing, self.ours, self.fixtures)
+            modules = self.modules_alike(self.top, differing)
             with contextlib.suppress(StoppedError):  # who needs a server starts another one
                 self._early = self.load(modules, differing, self.top, _OF_ALL)
 
@@ -192,6 +198,7 @@ class Drivers:
         self._modules: list[str] | None = None
         self._set_by_tests: dict[str, str | None] = dict(_OF_ALL)
         self._left_out: set[str] = set()
+        self._teaches = True
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
         self._of_base: wire.Ready | None = None  # what a template of the base has collected
@@ -317,10 +324,14 @@ class Drivers:
         driver.is_worn = bool(dirty or self.fresh)
         if not dirty:
             return True
-        self._left_out.update(dirty)
-        self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
+        self._leave_out(dirty)
         driver.give_back()
         return False
+
+    def _leave_out(self, dirty: Collection[str]) -> None:
+        """Leave modules to the tests' own processes from now on: their imports leave more behind than themselves."""
+        self._left_out.update(dirty)
+        self._imported = [{name: None for name in side if name not in self._left_out} for side in self._imported]
 
     def _free(self, avoid: Collection[PairDriver], *, server: int, width: int, observes: bool) -> PairDriver | None:
         """Take the free driver of the lowest number that is as wanted, and return it; None if there is none."""
@@ -379,6 +390,8 @@ class Drivers:
         settings = self._driver_settings(found, number, width, observes=observes)
         connection = None if found is None else found.fork(settings)
         driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
+        for known in driver.imported:
+            known.update(() if found is None else found.taught)
         self._drivers.append(driver)
         with if_broken_off(driver.give_back):
             try:
@@ -518,7 +531,29 @@ class Drivers:
             self._loading[number] = yield from Spawn(self._loaded())
         job = self._loading[number]
         yield from AnyOf((job,))
+        if not self.fresh and (more := self._unknown_to(job.outcome())):
+            job = self._loading[number] = yield from Spawn(self._taught(job.outcome(), more))
+            yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
+
+    def _unknown_to(self, server: PreloadServer) -> list[str]:
+        """Return what the workers of all sides have imported, and a server has not; nothing if it is little."""
+        first, *others = self._imported
+        names = [name for name in first if name not in server.taught and all(name in each for each in others)]
+        if len(names) < _TAUGHT_LEAST or not self._teaches or not server.alive:
+            return []
+        return installed(names, self._top)
+
+    def _taught(self, server: PreloadServer, more: list[str]) -> Steps[PreloadServer]:
+        """Let a server import more; return it, or another one if its import left something behind."""
+        server.taught.update(more)
+        server.start_loading(wire.Load(more, self._differing, str(self._top), self._outside_tree))
+        dirty = yield from server.finish_loading()
+        if not dirty:
+            return server
+        self._teaches = False
+        self._leave_out(dirty)
+        return (yield from self._loaded())
 
     def _loaded(self) -> Steps[PreloadServer]:
         """Start a server; retry without modules that each side must import for itself. StoppedError if all tries fail.
@@ -528,7 +563,7 @@ class Drivers:
         """
         processes = self._processes
         if self._modules is None:
-            self._modules = modules_alike(self._top, self._differing, processes.ours, processes.fixtures)
+            self._modules = processes.modules_alike(self._top, self._differing)
         for _ in range(_LOADS_MOST):
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
             loading = processes.take_early(wanted, self._top)
@@ -540,7 +575,7 @@ class Drivers:
                 loads.append((yield from Spawn(server.finish_loading())))
             yield from all_done(loads)
             dirty, *_ = [load.outcome() for load in loads]
-            self._left_out.update(dirty)
+            self._leave_out(dirty)
             by_tests = {name: value for name, value in since.items() if plain.changes.get(name) != value}
             found = None
             if not dirty:

@@ -368,6 +368,76 @@ def test_a_server_has_what_modules_set_from_their_import_on(pool: Pool, monkeypa
     assert [each.environment["MPLBACKEND"] for each in driver.settings.templates] == ["Agg", "Agg"]
 
 
+def asked_to_import(driver: FakeDriver) -> list[list[str]]:
+    """Return what each template of a driver was ordered to import."""
+    (order,) = (order for order in driver.orders if isinstance(order, wire.ImportAll))
+    return order.modules
+
+
+MANY = [f"email.part_{number}" for number in range(100)]
+
+
+def test_a_server_is_taught_what_each_template_would_import(pool: Pool) -> None:
+    """Once, before it forks the next driver, whose templates are asked for the rest; few modules are left to them."""
+    pool.known.answer = lambda driver, order: []
+    pool.lease()
+    pool.drivers.learn(checked(imported=[*MANY, "of_base"]), checked(imported=MANY))
+    drivers = pool.run(pool.drivers.lease(), pool.drivers.lease())
+    (server,) = pool.known.servers
+    assert [load.modules for load in server.loaded[1:]] == [MANY]
+    assert [asked_to_import(driver) for driver in drivers] == [[["of_base"], []]] * 2
+    pool.drivers.learn(checked(imported=["email.later"]), checked(imported=["email.later"]))
+    assert asked_to_import(pool.lease()) == [["of_base", "email.later"], ["email.later"]]
+    assert len(server.loaded) == 2
+
+
+def test_a_server_is_not_taught_what_is_of_the_tree(pool: Pool) -> None:
+    """A module that cannot be found elsewhere is each template's own."""
+    pool.known.answer = lambda driver, order: []
+    pool.lease()
+    own = [f"lib_of_the_tree.part_{number}" for number in range(100)]
+    pool.drivers.learn(checked(imported=own), checked(imported=own))
+    assert asked_to_import(pool.lease()) == [own, own]
+    assert [len(server.loaded) for server in pool.known.servers] == [1]
+
+
+def test_another_server_takes_the_place_of_one_that_was_taught_wrongly(pool: Pool) -> None:
+    """A module that leaves a thread behind ends the server, and is left to the tests' own processes."""
+    pool.known.imported = lambda load: wire.Imported([name for name in load.modules if name == MANY[7]])
+    pool.known.answer = lambda driver, order: []
+    pool.lease()
+    pool.drivers.learn(checked(imported=MANY), checked(imported=MANY))
+    assert asked_to_import(pool.lease()) == [[name for name in MANY if name != MANY[7]]] * 2
+    first, second = pool.known.servers
+    assert (first.alive, second.alive) == (False, True)
+    assert [load.modules for load in second.loaded] == [["numpy", "dirt.a"]]
+
+
+def test_a_server_begins_before_the_sides_are_known(pool: Pool) -> None:
+    """The drivers take it over, with what it has imported by then."""
+    pool.processes.load_early()
+    assert pool.lease().forks
+    (server,) = pool.known.servers
+    assert [load.modules for load in server.loaded] == [["numpy", "dirt.a"]]
+
+
+@pytest.mark.parametrize("fault", ["differs", "lost", "never needed"])
+def test_a_server_that_began_too_early_ends(pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """It has imported what turns out to differ, has ended by itself, or no process of the run is forked."""
+    pool.known.lost_at = wire.Load if fault == "lost" else None
+    pool.processes.load_early()
+    pool.known.lost_at = None
+    if fault == "differs":
+        monkeypatch.setattr("pytest_rlperf.run.drivers.modules_alike", lambda *arguments: ["numpy"])
+    if fault == "never needed":
+        pool.known.collected = faulty
+    driver = pool.lease()
+    assert not pool.known.servers[0].alive
+    assert driver.forks == (fault != "never needed")
+    if driver.forks:
+        assert [load.modules for load in pool.known.servers[1].loaded] == [["numpy"] + ["dirt.a"] * (fault == "lost")]
+
+
 @pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
 def test_what_python_runs_at_its_start_takes_new_interpreters(pool: Pool, tmp_path: Path, name: str) -> None:
     """A copy of a server has not run it: a module of the tree on PYTHONPATH."""

@@ -135,6 +135,18 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     assert "numpy" in modules_alike(tmp_path, {"own"}, (), ["rlperf", "rlperf_gae"])
 
 
+@pytest.mark.parametrize("name", ["torch", "gymnasium"])
+def test_what_tests_may_import_when_they_are_called_is_alike_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A library that their functions mention, unless it differs."""
+    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, loaded)
+    assert name not in modules_alike(tmp_path, (), (), ["rlperf"])
+    assert name in modules_alike(tmp_path, (), (), ["rlperf"], {name})
+    assert name not in modules_alike(tmp_path, {name}, (), ["rlperf"], {name})
+
+
 @pytest.mark.parametrize(
     ("top", "differing"),
     [
