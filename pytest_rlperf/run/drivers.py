@@ -67,8 +67,8 @@ class Processes:
 
     ``variables`` are those that the run's process began with. ``ours`` are the modules that the run has loaded for
     itself. ``readers`` are packages from elsewhere that read the tree while they were imported. ``fixtures`` are those
-    of the run's tests, and ``mentioned`` are the names in the code of both. ``forks`` is whether processes may be
-    forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal`` are the
+    of the run's tests, and ``mentioned`` are the names and texts in the code of both. ``forks`` is whether processes
+    may be forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal`` are the
     terminal's. A process may take ``start_limit_s`` to import and collect.
     """
 

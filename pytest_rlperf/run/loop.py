@@ -372,11 +372,11 @@ def functions_of(items: Iterable[pytest.Item]) -> set[Callable[..., object]]:
 
 
 def names_in(functions: Iterable[Callable[..., object]]) -> set[str]:
-    """Return the names in the code of functions, and of the functions within them, without those of their variables."""
+    """Return the names and texts in the code of functions, and of those within them, without names of variables."""
     codes = [code for each in functions if isinstance(code := getattr(each, "__code__", None), CodeType)]
     found: set[str] = set()
     for code in codes:  # which grows
-        found.update(code.co_names)
+        found.update(code.co_names, (constant for constant in code.co_consts if isinstance(constant, str)))
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return found
 
