@@ -19,6 +19,8 @@ pytest_plugins = ["pytest_rlperf.fixtures"]
 _UNMEASURED = pytest.StashKey[bool]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 _VARIABLES = pytest.StashKey[dict[str, str]]()  # before conftests change them
+_SETTERS = pytest.StashKey[dict[str, str]]()  # the files of the code that has set variables since
+_MEASURING = ("active", "against", "save", "selfcheck", "bisect")  # the options of a measured run
 _STORAGE = "file://./.benchmarks"  # pytest-benchmark's, if no option names another
 _LACKS_STORAGE = pytest.StashKey[bool]()
 
@@ -34,6 +36,13 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, object, object]:
     """Remember the variables before conftests change them: workers start with the same. Refuse misspelt options."""
     early_config.stash[_VARIABLES] = dict(os.environ)
+    known = early_config.known_args_namespace
+    if any(getattr(known, f"rlperf_{name}", None) for name in _MEASURING):
+        from pytest_rlperf.observe.variable_watch import VariableWatch
+        from pytest_rlperf.spawn.guardian import VARIABLE
+
+        if VARIABLE not in os.environ:  # not in a worker
+            early_config.stash[_SETTERS] = VariableWatch().files
     result = yield
     options.refuse_misspelt(parser.parse_known_and_unknown_args(args)[1])
     return result
@@ -66,7 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_rlperf.run.loop import Beginning
 
         variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
-        began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before)
+        setters = config.stash.get(_SETTERS, None) or {}
+        began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before, setters)
         config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
 
 

@@ -42,7 +42,8 @@ _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the 
 class Loading:
     """Two preload servers that carry out one order: ``eager`` also has the variables ``since`` from its start on.
 
-    These have been set in the run's process since it started. Without any there is one server, under both names.
+    These have been set in the run's process since it started. There is one server, under both names, if there are none,
+    or if it is known that no imported module sets them.
     """
 
     order: wire.Load
@@ -65,14 +66,16 @@ class Loading:
 class Processes:
     """All processes of a run, and the settings that they start with.
 
-    ``variables`` are those that the run's process began with. ``ours`` are the modules that the run has loaded for
-    itself. ``readers`` are packages from elsewhere that read the tree while they were imported. ``fixtures`` are those
-    of the run's tests, and ``mentioned`` are the names and texts in the code of both. ``forks`` is whether processes
-    may be forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal`` are the
-    terminal's. A process may take ``start_limit_s`` to import and collect.
+    ``variables`` are those that the run's process began with, and ``setters`` are the files of the code that has set
+    others since. ``ours`` are the modules that the run has loaded for itself. ``readers`` are packages from elsewhere
+    that read the tree while they were imported. ``fixtures`` are those of the run's tests, and ``mentioned`` are the
+    names and texts in the code of both. ``forks`` is whether processes may be forked from a preload server. ``top`` is
+    the top of today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s``
+    to import and collect.
     """
 
     variables: Mapping[str, str]
+    setters: Mapping[str, str]
     ours: Collection[str]
     readers: Collection[str]
     fixtures: Collection[str]
@@ -96,12 +99,15 @@ class Processes:
     def load(self, modules: list[str], differing: list[str], top: Path, variables: Mapping[str, str | None]) -> Loading:
         """Start servers with these ``variables``, and let them import modules, but none of ``differing`` packages.
 
-        The server without the library variables that are set by now shows which of them the tests have set.
+        Library variables that are set by now are there from the start of a server if the tree's own code has set them.
+        If others may have, a server without any shows which of them the imported modules set.
         """
         order = wire.Load(modules, differing, str(top), outside_tree(top))
-        plain = self._new_server(variables)
-        since = {name: value for name, value in library_variables().items() if plain.environment.get(name) != value}
-        found = Loading(order, since, plain, self._new_server({**variables, **since}) if since else plain)
+        started = self.environment(variables)
+        since = {name: value for name, value in library_variables().items() if started.get(name) != value}
+        eager = self._new_server({**variables, **since})
+        is_known = all(self._is_set_by_tree(name, order) for name in since)
+        found = Loading(order, since, eager if is_known else self._new_server(variables), eager)
         try:
             for server in found.servers:
                 server.start_loading(order)
@@ -132,6 +138,11 @@ class Processes:
             early.end()
             return None
         return early
+
+    def _is_set_by_tree(self, name: str, order: wire.Load) -> bool:
+        setter = self.setters.get(name, "")
+        outside = tuple(f"{place}{os.sep}" for place in order.outside_tree)
+        return setter.startswith(f"{order.top}{os.sep}") and not setter.startswith(outside)
 
     def _new_server(self, variables: Mapping[str, str | None]) -> PreloadServer:
         return PreloadServer(padded(self.environment(variables)), self.guardian.new_directory(), self.guardian)

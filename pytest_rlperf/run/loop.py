@@ -52,12 +52,14 @@ from pytest_rlperf.spawn.segments import segments
 class Beginning(NamedTuple):
     """The start of the run's process: its sys.path, its variables, and the modules that the run loaded for itself.
 
-    ``readers`` are the packages from elsewhere that read files of the tree while they were imported.
+    ``setters`` are the files of the code that has set variables since. ``readers`` are the packages from elsewhere that
+    read files of the tree while they were imported.
     """
 
     path: list[str]
     variables: dict[str, str]
     ours: frozenset[str]
+    setters: dict[str, str]
     readers: Collection[str] = ()
 
 
@@ -349,6 +351,7 @@ class TestLoop:
         loads_alike = settings.against is None or not settings.against.startswith("python:")  # on one interpreter
         return Processes(
             variables=self.began.variables,
+            setters=self.began.setters,
             ours=self.began.ours,
             readers=self.began.readers,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},

@@ -176,9 +176,8 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     guardian = FakeGuardian(scratch)
     top, variables = Path("/t"), dict(os.environ)
-    return Processes(
-        variables, (), (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian
-    ), guardian
+    known = Processes(variables, {}, (), (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian)
+    return known, guardian
 
 
 def open_test(lanes: Lanes | None = None, **settings: Any) -> OpenTest:

@@ -353,8 +353,20 @@ def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest
     for number in range(2):
         pool.run(pool.drivers.lease(server=number))
     begun = [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers]
-    assert begun == [False, True, True], "the second server knows it"
-    assert [server.alive for server in pool.known.servers] == [False, True, True]
+    assert begun == [True, False, True], "the second server knows it"
+    assert [server.alive for server in pool.known.servers] == [True, False, True]
+
+
+@pytest.mark.parametrize(("setter", "begun"), [("/t/tests/conftest.py", [True]), ("/lib/torch.py", [True, False])])
+def test_one_server_will_do_where_the_trees_code_has_set_a_variable(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, setter: str, begun: list[bool]
+) -> None:
+    """No imported module sets it then, which a second server without the variable would have to show."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    pool.processes.setters = {"OMP_NUM_THREADS": setter}
+    assert pool.lease().forks
+    assert [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers] == begun
+    assert [server.alive for server in pool.known.servers] == begun
 
 
 def test_a_server_has_what_modules_set_from_their_import_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
