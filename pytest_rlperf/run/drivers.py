@@ -209,7 +209,7 @@ class Drivers:
         self._modules: list[str] | None = None
         self._set_by_tests: dict[str, str | None] = dict(_OF_ALL)
         self._left_out: set[str] = set()
-        self._teaches = True
+        self._teaches, self._of_sides = True, set[str]()  # the modules that no server is taught
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
         self._of_base: wire.Ready | None = None  # what a template of the base has collected
@@ -550,10 +550,13 @@ class Drivers:
     def _unknown_to(self, server: PreloadServer) -> list[str]:
         """Return what the workers of all sides have imported, and a server has not; nothing if it is little."""
         first, *others = self._imported
-        names = [name for name in first if name not in server.taught and all(name in each for each in others)]
+        known = server.taught | self._of_sides
+        names = [name for name in first if name not in known and all(name in each for each in others)]
         if len(names) < _TAUGHT_LEAST or not self._teaches or not server.alive:
             return []
-        return installed(names, self._top)
+        found = installed(names, self._top)
+        self._of_sides.update({*names}.difference(found))
+        return found if len(found) >= _TAUGHT_LEAST else []
 
     def _taught(self, server: PreloadServer, more: list[str]) -> Steps[PreloadServer]:
         """Let a server import more; return it, or another one if its import left something behind."""
