@@ -1,4 +1,4 @@
-"""Where a process may run, where it is, and which of its threads work."""
+"""Where a process may run, where it is, which of its threads work, and for how long."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from time import sleep, thread_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from builders import source
 from pytest_rlperf.pair.watches import OtherWorkWatch
 from pytest_rlperf.spawn.cpus import usable_cpus
 from pytest_rlperf.timers import FakeClock
-from pytest_rlperf.worker.resources import Activity, ActivityWatch, children_seen, cpu_reader, place
+from pytest_rlperf.worker.resources import Activity, ActivityWatch, children_seen, cpu_reader, place, stopwatch
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
 
@@ -195,3 +196,15 @@ def test_a_process_that_spins_is_named(tmp_path: Path) -> None:
     assert seen.pid == spinning.pid
     assert seen.process.startswith("python")
     assert "secret" not in repr(seen)
+
+
+def test_a_stopwatch_counts_work_and_waits_but_no_waits_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a test has frozen the time: the look at what it runs would have no end."""
+    monkeypatch.setattr("time.monotonic", lambda: 7.0)
+    own_s, began_s, end_s = stopwatch(), thread_time(), thread_time() + 0.02
+    while thread_time() < end_s:
+        pass
+    worked_s = own_s()
+    assert worked_s >= thread_time() - began_s - 0.001 >= 0.019
+    sleep(0.02)
+    assert own_s() >= worked_s + 0.02
