@@ -9,14 +9,14 @@ _OF_MAPPINGS = frozenset({os.__file__, "<frozen os>", "<frozen _collections_abc>
 
 
 class VariableWatch:
-    """Notes the file of the code that has set or removed each variable last, ``files`` by their variables.
+    """Notes the files of all code that has set or removed each variable, ``files`` by the variables' names.
 
     A variable that a library sets when it is imported is there from then on, in a preload server as well. One that the
     tests' own code sets is there before their imports.
     """
 
     def __init__(self) -> None:
-        self.files: dict[str, str] = {}
+        self.files: dict[str, set[str]] = {}
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -26,6 +26,7 @@ class VariableWatch:
             frame = sys._getframe(1)
             while frame.f_code.co_filename in _OF_MAPPINGS and frame.f_back is not None:
                 frame = frame.f_back
-            self.files[os.fsdecode(arguments[0])] = frame.f_code.co_filename  # type: ignore[arg-type]
+            name = os.fsdecode(arguments[0])  # type: ignore[arg-type]
+            self.files.setdefault(name, set()).add(frame.f_code.co_filename)
         except Exception:  # noqa: S110 - a raising audit hook would break what it watches
             pass

@@ -23,7 +23,7 @@ from pytest_rlperf.sides.environment import parent_sites
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.modules import NEVER, installed, modules_alike, outside_tree, sites_of
+from pytest_rlperf.spawn.modules import NEVER, modules_alike, outside_tree, packages_of, sites_of
 from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
@@ -34,7 +34,6 @@ _OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONH
 _ASKED_FOR = "new interpreters were requested"
 # Variables of all servers. Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA.
 _OF_ALL = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-_TAUGHT_LEAST = 100  # modules: a package such as PyTorch, which each template would import for itself
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
 
 
@@ -68,18 +67,16 @@ class Processes:
 
     ``variables`` are those that the run's process began with, and ``setters`` are the files of the code that has set
     others since. ``ours`` are the modules that the run has loaded for itself. ``readers`` are packages from elsewhere
-    that read the tree while they were imported. ``fixtures`` are those of the run's tests, and ``mentioned`` are the
-    names and texts in the code of both. ``forks`` is whether processes may be forked from a preload server. ``top`` is
-    the top of today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s``
-    to import and collect.
+    that read the tree while they were imported. ``fixtures`` are those of the run's tests. ``forks`` is whether
+    processes may be forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal``
+    are the terminal's. A process may take ``start_limit_s`` to import and collect.
     """
 
     variables: Mapping[str, str]
-    setters: Mapping[str, str]
+    setters: Mapping[str, Collection[str]]
     ours: Collection[str]
     readers: Collection[str]
     fixtures: Collection[str]
-    mentioned: Collection[str]
     forks: bool
     top: Path
     markup: bool
@@ -118,31 +115,35 @@ class Processes:
 
     def modules_alike(self, top: Path, differing: Collection[str]) -> list[str]:
         """Return the modules that both sides of a comparison load alike."""
-        return modules_alike(top, differing, self.ours, self.fixtures, self.mentioned)
+        return modules_alike(top, differing, self.ours, self.fixtures)
 
     def load_early(self) -> None:
-        """Begin to load what is loaded alike where no package differs, while the sides are prepared."""
+        """Begin to load, while the sides are prepared, what is alike if only packages of the tree differ."""
         if self.forks:
-            differing = sorted(self.readers)
+            differing = sorted({*self.readers, *packages_of(self.top)})
             modules = self.modules_alike(self.top, differing)
             with contextlib.suppress(StoppedError):  # who needs a server starts another one
                 self._early = self.load(modules, differing, self.top, _OF_ALL)
 
-    def take_early(self, modules: Collection[str], top: Path) -> Loading | None:
-        """Return what was begun early, unless that includes other modules than these; then end it.
+    def take_early(self, modules: Collection[str], differing: Collection[str], top: Path) -> Loading | None:
+        """Return what was begun early; end it if it includes other modules, or if other packages differ.
 
         Modules that the run has loaded for itself since are in no early order.
         """
         early, self._early = self._early, None
-        if early is not None and (early.order.top != str(top) or not {*early.order.modules} <= {*modules}):
-            early.end()
-            return None
+        if early is not None:
+            is_alike = {*early.order.modules} <= {*modules} and {*differing} <= {*early.order.packages}
+            if early.order.top != str(top) or not is_alike:
+                early.end()
+                return None
         return early
 
     def _is_set_by_tree(self, name: str, order: wire.Load) -> bool:
-        setter = self.setters.get(name, "")
+        """Whether nobody else has set a variable, not even to the same value: imports may have come in between."""
+        files = self.setters.get(name, ())
         outside = tuple(f"{place}{os.sep}" for place in order.outside_tree)
-        return setter.startswith(f"{order.top}{os.sep}") and not setter.startswith(outside)
+        own = [file for file in files if file.startswith(f"{order.top}{os.sep}") and not file.startswith(outside)]
+        return bool(own) and len(own) == len(files)
 
     def _new_server(self, variables: Mapping[str, str | None]) -> PreloadServer:
         return PreloadServer(padded(self.environment(variables)), self.guardian.new_directory(), self.guardian)
@@ -209,7 +210,6 @@ class Drivers:
         self._modules: list[str] | None = None
         self._set_by_tests: dict[str, str | None] = dict(_OF_ALL)
         self._left_out: set[str] = set()
-        self._teaches, self._of_sides = True, set[str]()  # the modules that no server is taught
         self._imported: list[dict[str, None]] = [{} for _ in names]  # by each side's workers, in their order
         self._twin: Drivers | None = None
         self._of_base: wire.Ready | None = None  # what a template of the base has collected
@@ -401,8 +401,6 @@ class Drivers:
         settings = self._driver_settings(found, number, width, observes=observes)
         connection = None if found is None else found.fork(settings)
         driver = PairDriver(settings, self._processes.guardian, number, connection, preloaded)
-        for known in driver.imported:
-            known.update(() if found is None else found.taught)
         self._drivers.append(driver)
         with if_broken_off(driver.give_back):
             try:
@@ -521,7 +519,7 @@ class Drivers:
                 driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
-            self._processes.take_early([], self._top)  # nobody needs it any more
+            self._processes.take_early((), (), self._top)  # nobody needs it any more
 
     # ------------------------------------------------------------------ preload servers
 
@@ -542,32 +540,7 @@ class Drivers:
             self._loading[number] = yield from Spawn(self._loaded())
         job = self._loading[number]
         yield from AnyOf((job,))
-        if not self.fresh and (more := self._unknown_to(job.outcome())):
-            job = self._loading[number] = yield from Spawn(self._taught(job.outcome(), more))
-            yield from AnyOf((job,))
         return None if self.fresh else job.outcome()  # another pair may have found out while this one waited
-
-    def _unknown_to(self, server: PreloadServer) -> list[str]:
-        """Return what the workers of all sides have imported, and a server has not; nothing if it is little."""
-        first, *others = self._imported
-        known = server.taught | self._of_sides
-        names = [name for name in first if name not in known and all(name in each for each in others)]
-        if len(names) < _TAUGHT_LEAST or not self._teaches or not server.alive:
-            return []
-        found = installed(names, self._top)
-        self._of_sides.update({*names}.difference(found))
-        return found if len(found) >= _TAUGHT_LEAST else []
-
-    def _taught(self, server: PreloadServer, more: list[str]) -> Steps[PreloadServer]:
-        """Let a server import more; return it, or another one if its import left something behind."""
-        server.taught.update(more)
-        server.start_loading(wire.Load(more, self._differing, str(self._top), self._outside_tree))
-        dirty = yield from server.finish_loading()
-        if not dirty:
-            return server
-        self._teaches = False
-        self._leave_out(dirty)
-        return (yield from self._loaded())
 
     def _loaded(self) -> Steps[PreloadServer]:
         """Start a server; retry without modules that each side must import for itself. StoppedError if all tries fail.
@@ -580,7 +553,7 @@ class Drivers:
             self._modules = processes.modules_alike(self._top, self._differing)
         for _ in range(_LOADS_MOST):
             wanted = [name for name in self._modules if not belongs_to(name, self._left_out)]
-            loading = processes.take_early(wanted, self._top)
+            loading = processes.take_early(wanted, self._differing, self._top)
             loading = loading or processes.load(wanted, self._differing, self._top, self._set_by_tests)
             plain, eager, since = loading.plain, loading.eager, loading.since
             self._servers += loading.servers

@@ -93,7 +93,6 @@ class PreloadServer(Endpoint):
         super().__init__("the preload server", here, scratch, guardian, process)
         self.environment = environment
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
-        self.taught: set[str] = set()  # the modules that it has imported since it forked its first driver
 
     def start_loading(self, order: wire.Load) -> None:
         """Let the process import modules."""
@@ -107,7 +106,7 @@ class PreloadServer(Endpoint):
         long.
         """
         imported: wire.Imported = yield from Reply(self, _LOAD_S)
-        self.changes |= imported.changes
+        self.changes = imported.changes
         if imported.dirty:
             self.end(0)
         return imported.dirty

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType
 from typing import NamedTuple
 
 import psutil
@@ -59,7 +58,7 @@ class Beginning(NamedTuple):
     path: list[str]
     variables: dict[str, str]
     ours: frozenset[str]
-    setters: dict[str, str]
+    setters: dict[str, set[str]]
     readers: Collection[str] = ()
 
 
@@ -355,33 +354,12 @@ class TestLoop:
             ours=self.began.ours,
             readers=self.began.readers,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
-            mentioned=names_in(functions_of(items)),
             forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self.config.option.capture in ("no", "tee-sys"),
             start_limit_s=settings.setup_timeout_s,
         )
-
-
-def functions_of(items: Iterable[pytest.Item]) -> set[Callable[..., object]]:
-    """Return the functions of tests, and of their fixtures."""
-    found = {item.function for item in items if isinstance(item, pytest.Function)}
-    for item in items:
-        information = getattr(item, "_fixtureinfo", None)
-        definitions = () if information is None else information.name2fixturedefs.values()
-        found.update(definition.func for each in definitions for definition in each)
-    return found
-
-
-def names_in(functions: Iterable[Callable[..., object]]) -> set[str]:
-    """Return the names and texts in the code of functions, and of those within them, without names of variables."""
-    codes = [code for each in functions if isinstance(code := getattr(each, "__code__", None), CodeType)]
-    found: set[str] = set()
-    for code in codes:  # which grows
-        found.update(code.co_names, (constant for constant in code.co_consts if isinstance(constant, str)))
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return found
 
 
 def make_project(session: pytest.Session, began: Beginning, settings: Config) -> Project:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
 from collections.abc import Collection, Iterable, Set
@@ -57,19 +55,21 @@ def outside_tree(top: Path) -> list[str]:
     return sorted(place for place in places if place.startswith(f"{top}{os.sep}"))
 
 
+def packages_of(top: Path) -> set[str]:
+    """Return the packages that this process has loaded from the tree at ``top``."""
+    outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
+    loaded = LoadedFiles([str(top)], ()).now().items()
+    return {name.partition(".")[0] for name, file in loaded if not file.startswith(outside)}
+
+
 def modules_alike(
-    top: Path,
-    differing: Collection[str],
-    ours: Collection[str],
-    fixtures: Iterable[str] = (),
-    mentioned: Collection[str] = (),
+    top: Path, differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
 ) -> list[str]:
     """Return the modules that this process has loaded to collect the tests, without those that may differ on a side.
 
-    Modules that the components of ``fixtures`` need are added, and libraries ``mentioned`` in the functions of tests,
-    which may import them when they are called. Modules are left out if they lie in the tree at ``top``, belong to
-    ``differing`` packages, or are among ``ours``, which the run has loaded for itself. So are pytest's plugins, as
-    pytest rewrites their asserts when it loads them.
+    Modules that the components of ``fixtures`` need are added. Modules are left out if they lie in the tree at ``top``,
+    belong to ``differing`` packages, or are among ``ours``, which the run has loaded for itself. So are pytest's
+    plugins, as pytest rewrites their asserts when it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
     outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
@@ -86,49 +86,15 @@ def modules_alike(
     asked = {name for name in fixtures if name in ("rlperf", "benchmark") or name.startswith("rlperf_")}
     own = [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(asked)]
     # The first step of any optimizer imports the second, which takes a second.
-    uses_torch = "torch" in {*names, *mentioned} or not _USING_TORCH.isdisjoint(fixtures)
+    uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")
     used = needed if uses_torch and not belongs_to("torch", left_out) else ()
-    uses_gymnasium = "gymnasium" in mentioned or not _USING_GYMNASIUM.isdisjoint(asked)
-    steps = ["gymnasium"] if uses_gymnasium and not belongs_to("gymnasium", left_out) else []
+    steps = [] if _USING_GYMNASIUM.isdisjoint(asked) or belongs_to("gymnasium", left_out) else ["gymnasium"]
     # Each template seeds NumPy's generator, which loads the second. Where the run has NumPy for itself, the tests'
     # own code may have it as well.
     uses_arrays = not asked <= _WITHOUT_ARRAYS or ("numpy" in ours and asked != {"rlperf_import"})
     arrays = ["numpy", "numpy.random"] if uses_arrays and not belongs_to("numpy", left_out) else []
     return [*names, *arrays, *steps, *own, *used]
-
-
-def installed(names: Iterable[str], top: Path) -> list[str]:
-    """Return the modules of these that a preload server may import later: installed ones, of no plugin of pytest's.
-
-    None of them is in the tree at ``top``.
-    """
-    left_out, below = {*_plugins(), "pytest", "pytest_rlperf"}, f"{top}{os.sep}"
-    outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
-    known: dict[str, bool] = {}
-
-    def is_installed(package: str) -> bool:
-        if package in left_out:
-            return False
-        if package in sys.stdlib_module_names:
-            return True
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(package)
-            places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or top]
-            reals = [os.path.realpath(place) for place in places]
-            return bool(reals) and all(
-                real.startswith(outside) or not f"{real}{os.sep}".startswith(below) for real in reals
-            )
-        return False
-
-    found = []
-    for name in names:
-        package = name.partition(".")[0]
-        if package not in known:
-            known[package] = is_installed(package)
-        if known[package]:
-            found.append(name)
-    return found
 
 
 def _components(asked: Set[str]) -> list[str]:

@@ -150,7 +150,7 @@ class FakeServer(PreloadServer):
     def __init__(self, environment: Mapping[str, str], scratch: Path, guardian: FakeGuardian) -> None:
         here, self._there = Pipe()
         Endpoint.__init__(self, "the preload server", here, scratch, guardian)
-        self.changes, self.taught = {}, set()
+        self.changes = {}
         self.environment = environment
         self.loaded: list[wire.Load] = []
         self.forked: list[wire.DriverSettings] = []
@@ -176,7 +176,7 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     guardian = FakeGuardian(scratch)
     top, variables = Path("/t"), dict(os.environ)
-    known = Processes(variables, {}, (), (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian)
+    known = Processes(variables, {}, (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian)
     return known, guardian
 
 

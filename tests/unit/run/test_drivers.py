@@ -357,13 +357,20 @@ def test_a_server_begins_with_what_own_code_sets(pool: Pool, monkeypatch: pytest
     assert [server.alive for server in pool.known.servers] == [True, False, True]
 
 
-@pytest.mark.parametrize(("setter", "begun"), [("/t/tests/conftest.py", [True]), ("/lib/torch.py", [True, False])])
-def test_one_server_will_do_where_the_trees_code_has_set_a_variable(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, setter: str, begun: list[bool]
+@pytest.mark.parametrize(
+    ("setters", "begun"),
+    [
+        ({"/t/tests/conftest.py"}, [True]),
+        ({"/lib/torch.py"}, [True, False]),
+        ({"/lib/torch.py", "/t/tests/conftest.py"}, [True, False]),
+    ],
+)
+def test_one_server_will_do_where_only_the_trees_code_has_set_a_variable(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, setters: set[str], begun: list[bool]
 ) -> None:
     """No imported module sets it then, which a second server without the variable would have to show."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    pool.processes.setters = {"OMP_NUM_THREADS": setter}
+    pool.processes.setters = {"OMP_NUM_THREADS": setters}
     assert pool.lease().forks
     assert [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers] == begun
     assert [server.alive for server in pool.known.servers] == begun
@@ -380,66 +387,24 @@ def test_a_server_has_what_modules_set_from_their_import_on(pool: Pool, monkeypa
     assert [each.environment["MPLBACKEND"] for each in driver.settings.templates] == ["Agg", "Agg"]
 
 
-def asked_to_import(driver: FakeDriver) -> list[list[str]]:
-    """Return what each template of a driver was ordered to import."""
-    (order,) = (order for order in driver.orders if isinstance(order, wire.ImportAll))
-    return order.modules
-
-
-MANY = [f"email.part_{number}" for number in range(100)]
-
-
-def test_a_server_is_taught_what_each_template_would_import(pool: Pool) -> None:
-    """Once, before it forks the next driver, whose templates are asked for the rest; few modules are left to them."""
-    pool.known.answer = lambda driver, order: []
-    pool.lease()
-    pool.drivers.learn(checked(imported=[*MANY, "of_base"]), checked(imported=MANY))
-    drivers = pool.run(pool.drivers.lease(), pool.drivers.lease())
-    (server,) = pool.known.servers
-    assert [load.modules for load in server.loaded[1:]] == [MANY]
-    assert [asked_to_import(driver) for driver in drivers] == [[["of_base"], []]] * 2
-    pool.drivers.learn(checked(imported=["email.later"]), checked(imported=["email.later"]))
-    assert asked_to_import(pool.lease()) == [["of_base", "email.later"], ["email.later"]]
-    assert len(server.loaded) == 2
-
-
-def test_a_server_is_not_taught_what_is_of_the_tree(pool: Pool) -> None:
-    """A module that cannot be found elsewhere is each template's own, and makes nothing else much."""
-    pool.known.answer = lambda driver, order: []
-    pool.lease()
-    own = [*(f"lib_of_the_tree.part_{number}" for number in range(100)), "email.later"]
-    pool.drivers.learn(checked(imported=own), checked(imported=own))
-    assert [asked_to_import(pool.lease()) for _ in range(2)] == [[own, own]] * 2
-    assert [len(server.loaded) for server in pool.known.servers] == [1]
-
-
-def test_another_server_takes_the_place_of_one_that_was_taught_wrongly(pool: Pool) -> None:
-    """A module that leaves a thread behind ends the server, and is left to the tests' own processes."""
-    pool.known.imported = lambda load: wire.Imported([name for name in load.modules if name == MANY[7]])
-    pool.known.answer = lambda driver, order: []
-    pool.lease()
-    pool.drivers.learn(checked(imported=MANY), checked(imported=MANY))
-    assert asked_to_import(pool.lease()) == [[name for name in MANY if name != MANY[7]]] * 2
-    first, second = pool.known.servers
-    assert (first.alive, second.alive) == (False, True)
-    assert [load.modules for load in second.loaded] == [["numpy", "dirt.a"]]
-
-
-def test_a_server_begins_before_the_sides_are_known(pool: Pool) -> None:
-    """The drivers take it over, with what it has imported by then."""
+def test_a_server_begins_before_the_sides_are_known(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers take it over, with what it has imported by then: nothing that needs packages of the tree."""
+    monkeypatch.setattr("pytest_rlperf.run.drivers.packages_of", lambda top: {"mine", "others"})
     pool.processes.load_early()
     assert pool.lease().forks
     (server,) = pool.known.servers
-    assert [load.modules for load in server.loaded] == [["numpy", "dirt.a"]]
+    assert [(load.modules, load.packages) for load in server.loaded] == [(["numpy", "dirt.a"], ["mine", "others"])]
 
 
-@pytest.mark.parametrize("fault", ["differs", "lost", "never needed"])
+@pytest.mark.parametrize("fault", ["a module differs", "a package differs", "lost", "never needed"])
 def test_a_server_that_began_too_early_ends(pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """It has imported what turns out to differ, has ended by itself, or no process of the run is forked."""
+    """It has imported what turns out to differ or may need that, has ended, or no process of the run is forked."""
+    differing = {"another"} if fault == "a package differs" else {"mine"}
+    monkeypatch.setattr("pytest_rlperf.run.drivers.packages_of", lambda top: differing)
     pool.known.lost_at = wire.Load if fault == "lost" else None
     pool.processes.load_early()
     pool.known.lost_at = None
-    if fault == "differs":
+    if fault == "a module differs":
         monkeypatch.setattr("pytest_rlperf.run.drivers.modules_alike", lambda *arguments: ["numpy"])
     if fault == "never needed":
         pool.known.collected = faulty
@@ -447,7 +412,8 @@ def test_a_server_that_began_too_early_ends(pool: Pool, monkeypatch: pytest.Monk
     assert not pool.known.servers[0].alive
     assert driver.forks == (fault != "never needed")
     if driver.forks:
-        assert [load.modules for load in pool.known.servers[1].loaded] == [["numpy"] + ["dirt.a"] * (fault == "lost")]
+        modules = ["numpy"] if fault == "a module differs" else ["numpy", "dirt.a"]
+        assert [load.modules for load in pool.known.servers[1].loaded] == [modules]
 
 
 @pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])

@@ -16,7 +16,7 @@ from builders import write
 from wording import Wording
 
 import pytest_rlperf
-from pytest_rlperf.spawn.modules import modules_alike
+from pytest_rlperf.spawn.modules import modules_alike, packages_of
 from pytest_rlperf.spawn.preload import load
 
 NO_TREE: tuple[str, tuple[str, ...]] = ("/nowhere", ())  # the top of a tree, and what is apart from it
@@ -135,16 +135,13 @@ def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch:
     assert "numpy" in modules_alike(tmp_path, {"own"}, (), ["rlperf", "rlperf_gae"])
 
 
-@pytest.mark.parametrize("name", ["torch", "gymnasium"])
-def test_what_tests_may_import_when_they_are_called_is_alike_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """A library that their functions mention, unless it differs."""
-    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
-        monkeypatch.delitem(sys.modules, loaded)
-    assert name not in modules_alike(tmp_path, (), (), ["rlperf"])
-    assert name in modules_alike(tmp_path, (), (), ["rlperf"], {name})
-    assert name not in modules_alike(tmp_path, {name}, (), ["rlperf"], {name})
+def test_packages_of_a_tree_are_those_that_are_loaded_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those of an environment that lies in the tree."""
+    monkeypatch.setattr("sys.prefix", str(tmp_path / ".venv"))
+    places = {"own": "own/__init__.py", "own.part": "own/part.py", "of_env": ".venv/lib/of_env.py"}
+    for name, file in places.items():
+        monkeypatch.setitem(sys.modules, name, made(name, tmp_path / file))
+    assert packages_of(tmp_path) == {"own"}
 
 
 @pytest.mark.parametrize(
