@@ -138,6 +138,12 @@ class Processes:
                 return None
         return early
 
+    def end_early(self) -> None:
+        """End what was begun early, as nobody needs it any more."""
+        if self._early is not None:
+            self._early.end()
+            self._early = None
+
     def _is_set_by_tree(self, name: str, order: wire.Load) -> bool:
         """Whether nobody else has set a variable, not even to the same value: imports may have come in between."""
         files = self.setters.get(name, ())
@@ -519,7 +525,7 @@ class Drivers:
                 driver.end_if_useless()
             for server in self._servers:
                 server.end(0)
-            self._processes.take_early((), (), self._top)  # nobody needs it any more
+            self._processes.end_early()
 
     # ------------------------------------------------------------------ preload servers
 
