@@ -1,4 +1,4 @@
-"""Whose code sets the variables of the run's own process."""
+"""A watch that notes whose code sets the variables of the run's own process."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from pytest_rlperf.sides.environment import parent_sites
 from pytest_rlperf.sides.installs import not_installed
 from pytest_rlperf.spawn.connections import padded
 from pytest_rlperf.spawn.guardian import Guardian
-from pytest_rlperf.spawn.modules import NEVER, modules_alike, outside_tree, packages_of, sites_of
+from pytest_rlperf.spawn.modules import NEVER, is_of_tree, modules_alike, outside_tree, packages_of, sites_of
 from pytest_rlperf.spawn.variables import LIBRARY_VARIABLES, differing_variables, library_variables
 from pytest_rlperf.timers import VARIABLE
 
@@ -147,9 +147,7 @@ class Processes:
     def _is_set_by_tree(self, name: str, order: wire.Load) -> bool:
         """Whether nobody else has set a variable, not even to the same value: imports may have come in between."""
         files = self.setters.get(name, ())
-        outside = tuple(f"{place}{os.sep}" for place in order.outside_tree)
-        own = [file for file in files if file.startswith(f"{order.top}{os.sep}") and not file.startswith(outside)]
-        return bool(own) and len(own) == len(files)
+        return bool(files) and all(is_of_tree(file, order.top, order.outside_tree) for file in files)
 
     def _new_server(self, variables: Mapping[str, str | None]) -> PreloadServer:
         return PreloadServer(padded(self.environment(variables)), self.guardian.new_directory(), self.guardian)

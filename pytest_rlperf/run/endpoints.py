@@ -91,7 +91,6 @@ class PreloadServer(Endpoint):
         variables = {**environment, preload.OUTPUT: str(scratch / "output"), preload.GUARDIAN: str(guardian.pipe)}
         process = popen(command, there, preload.KEY, variables, scratch, also=guardian.pipes)
         super().__init__("the preload server", here, scratch, guardian, process)
-        self.environment = environment
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
     def start_loading(self, order: wire.Load) -> None:

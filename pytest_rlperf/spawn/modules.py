@@ -55,11 +55,21 @@ def outside_tree(top: Path) -> list[str]:
     return sorted(place for place in places if place.startswith(f"{top}{os.sep}"))
 
 
+def is_of_tree(file: str, top: str, outside: Iterable[str]) -> bool:
+    """Whether a file lies below ``top``, and in none of the places that are not part of the tree."""
+    return file.startswith(f"{top}{os.sep}") and not file.startswith(tuple(f"{place}{os.sep}" for place in outside))
+
+
 def packages_of(top: Path) -> set[str]:
     """Return the packages that this process has loaded from the tree at ``top``."""
-    outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
+    return {name.partition(".")[0] for name in _loaded_from(top)}
+
+
+def _loaded_from(top: Path) -> set[str]:
+    """Return the modules that this process has loaded from a tree."""
+    outside = outside_tree(top)
     loaded = LoadedFiles([str(top)], ()).now().items()
-    return {name.partition(".")[0] for name, file in loaded if not file.startswith(outside)}
+    return {name for name, file in loaded if is_of_tree(file, os.path.realpath(top), outside)}
 
 
 def modules_alike(
@@ -72,8 +82,7 @@ def modules_alike(
     plugins, as pytest rewrites their asserts when it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
-    outside = tuple(f"{place}{os.sep}" for place in outside_tree(top))
-    below = {name for name, file in LoadedFiles([str(top)], ()).now().items() if not file.startswith(outside)}
+    below = _loaded_from(top)
     names = [
         name
         for name, module in list(sys.modules.items())
