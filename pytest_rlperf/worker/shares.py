@@ -354,7 +354,8 @@ class Profiler:
 def _event_cost_s(clock_ns: ClockNs) -> float:
     """Measure the seconds per call that profiling adds to a native function's own time.
 
-    It calls native functions that do next to nothing; half of a plain call's time counts as the function's own.
+    It calls native functions that do next to nothing; half of a plain call's time counts as the function's own. They
+    raise no audit event, as ``id`` does: a hook of the test's process would be taken off every native function.
     """
     runs = range(_CALIBRATION_RUNS)
     plain_ns = min(_ns_of(_call_natives, clock_ns) for _ in runs) - min(_ns_of(_call_none, clock_ns) for _ in runs)
@@ -373,7 +374,7 @@ def _native_s_of(call: Callable[[], object], clock_ns: ClockNs) -> float:
 def _call_natives() -> None:
     nothing: dict[object, object] = {}
     for _ in repeat(None, _CALIBRATION_CALLS // 2):
-        id(None)
+        callable(None)
         nothing.get(None)  # methods may cost more
 
 
