@@ -42,7 +42,9 @@ def pytest_load_initial_conftests(
         from pytest_rlperf.spawn.guardian import VARIABLE
 
         if VARIABLE not in os.environ:  # not in a worker
-            early_config.stash[_SETTERS] = VariableWatch().files
+            watch = VariableWatch()
+            early_config.add_cleanup(watch.end)
+            early_config.stash[_SETTERS] = watch.files
     result = yield
     options.refuse_misspelt(parser.parse_known_and_unknown_args(args)[1])
     return result

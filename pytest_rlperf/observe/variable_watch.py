@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from pytest_rlperf.observe.audit import listen
+
 _OF_MAPPINGS = frozenset({os.__file__, "<frozen os>", "<frozen _collections_abc>"})
 
 
@@ -12,21 +14,16 @@ class VariableWatch:
     """Notes the files of all code that has set or removed each variable, ``files`` by the variables' names.
 
     A variable that a library sets when it is imported is there from then on, in a preload server as well. One that the
-    tests' own code sets is there before their imports.
+    tests' own code sets is there before their imports. ``end`` ends it.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, set[str]] = {}
-        sys.addaudithook(self._note)
+        self.end = listen(["os.putenv", "os.unsetenv"], self._note)
 
-    def _note(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event not in ("os.putenv", "os.unsetenv"):
-            return
-        try:
-            frame = sys._getframe(1)
-            while frame.f_code.co_filename in _OF_MAPPINGS and frame.f_back is not None:
-                frame = frame.f_back
-            name = os.fsdecode(arguments[0])  # type: ignore[arg-type]
-            self.files.setdefault(name, set()).add(frame.f_code.co_filename)
-        except Exception:  # noqa: S110 - a raising audit hook would break what it watches
-            pass
+    def _note(self, arguments: tuple[object, ...]) -> None:
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename in _OF_MAPPINGS and frame.f_back is not None:
+            frame = frame.f_back
+        name = os.fsdecode(arguments[0])  # type: ignore[arg-type]
+        self.files.setdefault(name, set()).add(frame.f_code.co_filename)

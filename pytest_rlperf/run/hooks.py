@@ -90,7 +90,9 @@ class MeasuredRun:
             raise usage_error(error) from None
         self._end = EndOfRun(config, settings, self._run)
         self._untouched = standard_and_own()
-        self._began = began._replace(readers=ImportWatch(tree_top(config.rootpath)).packages)
+        watch = ImportWatch(tree_top(config.rootpath))
+        config.add_cleanup(watch.end)
+        self._began = began._replace(readers=watch.packages)
         _interrupt_once(config)
         store = self._run.baselines.store
         if not settings.save and store.name not in {"default", *store.names()}:
