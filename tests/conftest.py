@@ -63,10 +63,9 @@ def _timers_as_at_the_start() -> None:
         os.environ["RLPERF_TIMERS"] = _TIMERS
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _older_objects_frozen() -> None:
-    """Have the garbage collector leave alone what all test modules hold, which takes it most of its time."""
-    gc.collect()
+    """Have the garbage collector leave alone what was there before the test, which takes it most of its time."""
     gc.freeze()
 
 
