@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,10 @@ _COMPILERS = (
     "/torch/jit/frontend.py",
     "/torch/_dynamo/symbolic_convert.py",
     "/tensorflow/python/autograph/impl/api.py",
+)
+_PACKAGE = Path(__file__).parents[1]
+_OWN = tuple(
+    str(_PACKAGE / name) for name in ("model/", "observe/", "spawn/", "worker/", "options.py", "plugin.py", "wire.py")
 )
 _COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # their functions that do so
 
@@ -62,9 +67,12 @@ class FunctionRecorder:
     def has_met(self, names: frozenset[str]) -> bool:
         """Whether noted code has one of ``names`` in it, other than to define or import it.
 
-        It may be a library's: that calls the methods of what it is given.
+        It may be a library's: that calls the methods of what it is given. But what runs a test calls nothing of it by
+        a name while the component is called: pytest, and these processes' own code.
         """
-        return any(_has(code, names) for code in self._noted.codes())
+        runners = (sys.modules.get(name) for name in ("_pytest", "pluggy"))
+        homes = (*_OWN, *(f"{Path(str(each.__file__)).parent}{os.sep}" for each in runners if each is not None))
+        return any(_has(code, names) for code in self._noted.codes() if not code.co_filename.startswith(homes))
 
     def read(self, below: tuple[str, ...]) -> Recorded:
         """Return what has been noted by now, with functions whose files are ``below`` some places."""

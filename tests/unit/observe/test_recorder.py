@@ -50,6 +50,18 @@ PROGRAM = """
     Buffer().{called}()
     print(recorder.has_met(frozenset([{name!r}])))
 """
+RUN_BY_PYTEST = """
+    from pytest_rlperf.observe.recorder import FunctionRecorder
+
+    def test_it(pytestconfig):
+        recorder = FunctionRecorder()
+        pytestconfig.getini("testpaths")
+        noted = {code.co_name: code for code in recorder._noted.codes()}
+        assert "_getini" in noted["getini"].co_names
+        assert not recorder.has_met(frozenset(["_getini"]))
+        (lambda: pytestconfig._getini("testpaths"))()
+        assert recorder.has_met(frozenset(["_getini"]))
+"""
 
 
 @pytest.mark.parametrize(
@@ -75,3 +87,11 @@ def test_code_that_has_run_has_a_name(tmp_path: Path, called: str, name: str, ex
     command = [sys.executable, str(tmp_path / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(expected)
+
+
+def test_what_runs_a_test_has_no_name_of_its(tmp_path: Path) -> None:
+    """Words such as ``update`` stand in any of pytest's functions, which calls nothing by them while a call is made."""
+    write(tmp_path, {"test_it.py": RUN_BY_PYTEST})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
