@@ -455,8 +455,8 @@ BESIDE_A_THREAD = """
 @pytest.mark.parametrize(
     ("work", "late"),
     [
-        pytest.param(BESIDE_A_THREAD, 20, id="beside a thread"),
-        pytest.param("\n    def work():\n        time.sleep(0.03)\n", 14, id="waits", marks=pytest.mark.slow),
+        pytest.param("\n    def work():\n        time.sleep(0.03)\n", 14, id="waits"),
+        pytest.param(BESIDE_A_THREAD, 20, id="beside a thread", marks=pytest.mark.slow),
     ],
 )
 def test_a_few_long_calls_are_observed_for_longer(tmp_path: Path, work: str, late: int) -> None:
