@@ -37,6 +37,9 @@ class Status(str, enum.Enum):
     ERROR = "ERROR"  # the test failed for a reason other than its verdict: its component may be wrong
 
 
+OPEN = (Status.UNDECIDED, Status.INVALID, Status.INCOMPARABLE)  # the test may have got slower, and passes
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """A ratio head/base with its two-sided confidence interval.
 
@@ -157,8 +160,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether a gated test is UNDECIDED: it may have got slower."""
-        return self.gated and self.status is Status.UNDECIDED
+        """Whether a gated test may have got slower, but has no verdict that says so: it passes."""
+        return self.gated and self.status in OPEN
 
     @property
     def was_cut_short(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_rlperf.errors import shown_lines
-from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.judged import OPEN, Outcome, Status
 from pytest_rlperf.report.summary import (
     Summary,
     advice,
@@ -36,9 +36,9 @@ from pytest_rlperf.report.wording import (
     blame_text,
     message,
     more_work_text,
+    open_text,
     phase_changes,
     phases_note,
-    undecided_text,
 )
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for one step's output; above it nothing is shown
@@ -217,7 +217,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     blocks = [
         f"## {sign} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if is_whole else "",
-        _undecided(ordered) if is_whole else "",
+        *((_open(ordered, status) for status in OPEN) if is_whole else ()),
         grid(verdict_table(shown).leading(*_FIRST)),
         "" if all(outcome.verdict.gated for outcome in shown) else "&#42; shown, not gated",
         *(f"Next: {escape(step.effect)}:\n\n{fenced('text', step.lines)}" for step in steps if is_whole),
@@ -230,12 +230,14 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _undecided(outcomes: Sequence[Outcome]) -> str:
-    """Return the gated tests that are UNDECIDED, first those whose call does more work."""
+def _open(outcomes: Sequence[Outcome], status: Status) -> str:
+    """Return the gated tests with one status, such as UNDECIDED, first those whose call does more work."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
-    found = sorted((each for each in gated if each.verdict.is_open), key=lambda each: not each.verdict.more_work)
+    found = sorted(
+        (each for each in gated if each.verdict.status is status), key=lambda each: not each.verdict.more_work
+    )
     lines = [": ".join(filter(None, (code(each.result.name), escape(more_work_text(each.verdict))))) for each in found]
-    return listed(f"{EMOJI[Status.UNDECIDED.value]} {escape(undecided_text(len(found), len(gated)))}", lines)
+    return listed(f"{EMOJI[status.value]} {escape(open_text(status, len(found), len(gated)))}", lines)
 
 
 def _details(outcome: Outcome) -> str:

@@ -435,7 +435,8 @@ def bisection_lines(
 def not_slower_lines(first: Candidate, last: Candidate, found: Mapping[str, Outcome | str]) -> Iterator[str]:
     """Yield the lines on a search that had nothing to search for: no test is slower on the last candidate."""
     yield f"not found: no test is SLOWER on {last.title} against {first.title}"
-    unsettled = [key for key, each in found.items() if not isinstance(each, str) and each.verdict.is_open]
+    judged = {key: each.verdict for key, each in found.items() if not isinstance(each, str)}
+    unsettled = [key for key, each in judged.items() if each.gated and each.status is Status.UNDECIDED]
     if unsettled:
         command = shown(f"rlperf bisect {first.range_to(last)} {shlex.join(unsettled)}")
         yield f"with more pairs for what is UNDECIDED: {command} -o rlperf_pairs=3..30"

@@ -520,10 +520,10 @@ def more_work_text(verdict: Verdict) -> str:
     return f"a call does more: {shown(first.name.removeprefix(_OPERATIONS))} {first.was:,} → {first.now:,}{more}"
 
 
-def undecided_text(undecided: int, gated: int) -> str:
-    """Write how many of the gated tests are UNDECIDED."""
-    are = "is" if undecided == 1 else "are"
-    return f"{undecided} of {units.counted(gated, 'gated test')} {are} UNDECIDED, and may have got slower"
+def open_text(status: Status, number: int, gated: int) -> str:
+    """Write how many of the gated tests have a status, such as UNDECIDED, that does not say whether they got slower."""
+    are = "is" if number == 1 else "are"
+    return f"{number} of {units.counted(gated, 'gated test')} {are} {status.value}, and may have got slower"
 
 
 # ----------------------------------------------------------------------- the parts of a change

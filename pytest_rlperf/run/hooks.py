@@ -232,7 +232,8 @@ class MeasuredRun:
     ) -> Generator[None, _TestStatus, _TestStatus]:
         """Show a line with a test's verdict instead of its dot; a log shows the verdict when it is known.
 
-        An UNDECIDED test that passes is counted separately; its report stays that of a passed test.
+        A test that passes without a verdict, such as UNDECIDED, is counted separately; its report stays that of a
+        passed test.
         """
         category, letter, word = yield
         item = self._end.items.get(report.nodeid)
@@ -240,7 +241,8 @@ class MeasuredRun:
             return category, letter, word
         outcome = self._verdict_of(result_key(item), report)
         if category == "passed" and outcome is not None and outcome.verdict.is_open:
-            category, letter, word = "undecided", "U", ("UNDECIDED", {"yellow": True})
+            name = outcome.verdict.status.value
+            category, letter, word = name.lower(), name[0], (name, {"yellow": True})
         if config.get_verbosity(pytest.Config.VERBOSITY_TEST_CASES) < 0:
             return category, letter, word
         if self._log is not None and self._log.tells_verdicts:

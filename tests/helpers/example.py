@@ -26,7 +26,9 @@ import builders
 PROJECTS = Path(__file__).parents[1] / "samples" / "projects"
 OK, FAILED, INTERRUPTED, INTERNAL, USAGE, NOTHING = range(6)  # pytest's exit codes, as numbers
 _LIMIT_S = 180.0
-_OUTCOME = re.compile(r"^(\S+?\.py::.+?) (PASSED|UNDECIDED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", re.MULTILINE)
+_OUTCOME = re.compile(
+    r"^(\S+?\.py::.+?) (PASSED|UNDECIDED|INVALID|INCOMPARABLE|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)

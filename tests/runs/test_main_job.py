@@ -198,7 +198,7 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
         "test_fails_before": "ERROR",
         "test_fails_after": "ERROR",
     }, run.text
-    assert run.counts == "3 failed, 7 passed, 1 undecided"
+    assert run.counts == "3 failed, 5 passed, 1 undecided, 2 incomparable"
     assert ">       rlperf(work)" in run.failure("test_slower")
     assert run.error("test_slower").startswith("pytest_rlperf.PerformanceRegression: SLOWER")
     assert run.error("test_fails_before") == "ValueError: before"
@@ -271,6 +271,7 @@ def test_figures_of_another_machine(tmp_path: Path) -> None:
     before = elsewhere.path.read_bytes()
     run = example.pytest("--rlperf-save-baseline", "--rlperf-max-time=0.2", code=OK)
     assert (run.statuses, run.codes) == ({"test_new": "INCOMPARABLE"}, {"test_new": "machine"})
+    assert run.counts == "1 incomparable"
     assert "Made Up 9000" in run.tests["test_new"]["verdict"]["reason"]["message"]
     assert run.tests["test_new"]["stored"]
     assert elsewhere.path.read_bytes() == before

@@ -301,6 +301,7 @@ def test_a_file_that_is_edited_where_there_is_no_copy_makes_its_test_invalid(tmp
     project = Example(tmp_path, {"mylib.py": "def work():\n    return sum(range(99))\n", "test_perf.py": edits})
     run = project.pytest("--rlperf", "--rlperf-max-time=0.3", code=OK)
     assert run.statuses == {"test_work": "INVALID"}
+    assert run.counts == "1 invalid"
     assert str(project.root / "mylib.py") in run.reasons["test_work"]
 
 

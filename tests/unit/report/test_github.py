@@ -98,17 +98,22 @@ def test_headline_is_the_run_in_a_sentence(
     assert first == wording
 
 
-def test_what_is_undecided_is_said_above_the_table() -> None:
+def test_what_has_no_verdict_is_said_above_the_table() -> None:
     """A green job names what may have got slower, that first of which a call does more."""
     more = compared("test_more", Status.UNDECIDED, 1.07, more_work=(CounterChange("", "ops:aten::all", 0, 1060),))
     ungated = compared("test_shown", Status.UNDECIDED, 1.02, gated=False)
-    tests = [SAME, compared("test_open", Status.UNDECIDED, 1.02), more, ungated]
+    broken = compared("test_broken", Status.INVALID, None)
+    tests = [SAME, compared("test_open", Status.UNDECIDED, 1.02), more, ungated, broken]
     text = shown(render_summary_markdown(tests, github_run()))
     assert text.startswith("## ✅ ")
-    said = """⚠️ 2 of 3 gated tests are UNDECIDED, and may have got slower:
+    said = """⚠️ 2 of 4 gated tests are UNDECIDED, and may have got slower:
 
 - <code>test_more</code>: a call does more: aten::all 0 → 1,060
 - <code>test_open</code>
+
+⚠️ 1 of 4 gated tests is INVALID, and may have got slower:
+
+- <code>test_broken</code>
 
 | verdict |"""
     assert said in text
