@@ -33,6 +33,7 @@ def tally(
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
     Each instrument makes one more, uncounted call, for whatever a first call makes; ``setup`` runs before every call.
+    It is a plain one, in a fraction of the time, for an instrument whose first call counts as much as the next.
     ``devices`` are the devices to count; None stands for PyTorch's, if it already uses one. ``environments`` names the
     classes of environments whose steps are counted (see ``Steps``). Only instruments with one of ``names`` count, or
     all if there are no names. A counter that cannot be counted is left out, with a note. Functions in files below
@@ -93,7 +94,8 @@ class _Passes:
         try:
             # The order matters: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
-                passed = [self._count(instrument) for _ in range(1 + len(self._counts))]
+                self._call_first(instrument)
+                passed = [self._count(instrument) for _ in self._counts]
         except CannotCountError as error:
             self.leave_out(instrument.names, str(error))
             return False
@@ -103,7 +105,7 @@ class _Passes:
             self.leave_out(instrument.names, failed)
             self.has_failed = True
             return False
-        for counts, found in zip(self._counts, passed[1:], strict=True):
+        for counts, found in zip(self._counts, passed, strict=True):
             seen = {count.name for count in found if count.path == WHOLE}
             counts += [Count(WHOLE, name, 0) for name in instrument.names if name not in seen]
             counts += [count for count in found if count.value or count.path == WHOLE]
@@ -126,6 +128,15 @@ class _Passes:
         """Return all that was counted."""
         order = [tuple(sorted(counts, key=lambda count: (count.path, count.name))) for counts in self._counts]
         return Tally(tuple(order), tuple(self._notes), self.has_failed)
+
+    def _call_first(self, instrument: Instrument) -> None:
+        if instrument.needs_first:
+            self._count(instrument)
+            return
+        if self._setup is not None:
+            self._setup()
+        self.calls += 1
+        self._call()
 
     def _count(self, instrument: Instrument) -> tuple[Count, ...]:
         if self._setup is not None:

@@ -210,6 +210,7 @@ class Instrument(ABC):
     """Counts some of the counters, in its own passes."""
 
     names: tuple[str, ...] = ()  # the counters that it always has for the whole call, zeros included
+    needs_first = False  # the first call under it counts what it makes for itself, or what it has not seen made
     recorder: Recorder
 
     @contextmanager

@@ -63,6 +63,7 @@ class HostMemory(Instrument):
     """
 
     names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes", *OF_GARBAGE)
+    needs_first = True
 
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
@@ -172,6 +173,7 @@ class TensorMemory(Profiled):
     """
 
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations", "tensor_garbage_bytes")
+    needs_first = True
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return the counts by phase; none if PyTorch is not loaded."""
@@ -242,6 +244,7 @@ class CollectorWork(TotalsInstrument):
     """Counts runs of the collector, from just after a run of all generations, and the objects that it finds."""
 
     names: tuple[str, ...] = ("collections", "objects_left", "garbage")
+    needs_first = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -162,6 +162,7 @@ class Kernels(Profiled):
     """
 
     names: tuple[str, ...] = ("kernels",)
+    needs_first = True
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
@@ -205,6 +206,8 @@ def _is_kernel(name: str) -> bool:
 
 class DeviceCounts(TotalsInstrument):
     """Counts one device's work by phase, by reading its totals at phases' edges."""
+
+    needs_first = True
 
     def __init__(self, driver: Device) -> None:
         super().__init__(on_edge=self._note_level)
