@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import MutableMapping
 
 from pytest_rlperf.observe.audit import listen
 
-_OF_MAPPINGS = frozenset({os.__file__, "<frozen os>", "<frozen _collections_abc>"})
+# Some versions have frozen copies of these modules.
+_OF_MAPPINGS = {function.__code__.co_filename for function in (os._Environ.__setitem__, MutableMapping.update)}
 
 
 class VariableWatch:
