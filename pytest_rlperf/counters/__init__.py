@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +19,8 @@ from pytest_rlperf.model.measured import Count, Probe, Tally
 from pytest_rlperf.probes import attached
 
 __all__ = ["NAMES", "tally"]
+
+_Made = TypeVar("_Made")
 
 
 def tally(
@@ -33,7 +37,7 @@ def tally(
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
     Each instrument makes one more, uncounted call, for whatever a first call makes; ``setup`` runs before every call.
-    It is a plain one, in a fraction of the time, for an instrument whose first call counts as much as the next.
+    If an instrument's first call counts as much as the next, that call is a plain one, which takes less time.
     ``devices`` are the devices to count; None stands for PyTorch's, if it already uses one. ``environments`` names the
     classes of environments whose steps are counted (see ``Steps``). Only instruments with one of ``names`` count, or
     all if there are no names. A counter that cannot be counted is left out, with a note. Functions in files below
@@ -91,11 +95,12 @@ class _Passes:
         if self._wanted and self._wanted.isdisjoint(instrument.names):
             return False
         instrument.recorder.probes = self._probes
+        count = partial(instrument.count, self._call)
         try:
             # The order matters: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):
-                self._call_first(instrument)
-                passed = [self._count(instrument) for _ in self._counts]
+                self._make(count if instrument.needs_first else self._call)
+                passed = [self._make(count) for _ in self._counts]
         except CannotCountError as error:
             self.leave_out(instrument.names, str(error))
             return False
@@ -113,10 +118,7 @@ class _Passes:
 
     def _call_plainly(self) -> None:
         with as_usual():
-            if self._setup is not None:
-                self._setup()
-            self.calls += 1
-            self._call()
+            self._make(self._call)
 
     def leave_out(self, names: Sequence[str], reason: str) -> None:
         """Note that wanted counters are not counted, and why."""
@@ -129,17 +131,8 @@ class _Passes:
         order = [tuple(sorted(counts, key=lambda count: (count.path, count.name))) for counts in self._counts]
         return Tally(tuple(order), tuple(self._notes), self.has_failed)
 
-    def _call_first(self, instrument: Instrument) -> None:
-        if instrument.needs_first:
-            self._count(instrument)
-            return
+    def _make(self, call: Callable[[], _Made]) -> _Made:
         if self._setup is not None:
             self._setup()
         self.calls += 1
-        self._call()
-
-    def _count(self, instrument: Instrument) -> tuple[Count, ...]:
-        if self._setup is not None:
-            self._setup()
-        self.calls += 1
-        return instrument.count(self._call)
+        return call()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 _LISTENERS: dict[str, tuple[Callable[[tuple[object, ...]], None], ...]] = {}  # by event
 
 
-def listen(events: Iterable[str], note: Callable[[tuple[object, ...]], None]) -> Callable[[], None]:
-    """Have ``note`` called with the arguments of each of the events; return what ends that.
+def listen(events: Sequence[str], note: Callable[[tuple[object, ...]], None]) -> Callable[[], None]:
+    """Call ``note`` with the arguments of each of the events from now on; return a function that ends that.
 
     The frame of the code that raises an event is two levels above that of ``note``. Its errors are dropped: an audit
     hook that raises would break what it watches.
@@ -21,8 +21,8 @@ def listen(events: Iterable[str], note: Callable[[tuple[object, ...]], None]) ->
         _LISTENERS[event] = (*_LISTENERS.get(event, ()), note)
 
     def end() -> None:
-        for event, notes in [*_LISTENERS.items()]:
-            _LISTENERS[event] = tuple(each for each in notes if each != note)
+        for event in events:
+            _LISTENERS[event] = tuple(each for each in _LISTENERS[event] if each != note)
 
     return end
 

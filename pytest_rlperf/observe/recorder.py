@@ -28,7 +28,7 @@ _COMPILERS = (
 )
 _PACKAGE = Path(__file__).parents[1]
 _OWN = tuple(
-    str(_PACKAGE / name) for name in ("model/", "observe/", "spawn/", "worker/", "options.py", "plugin.py", "wire.py")
+    str(_PACKAGE / name) for name in ("model", "observe", "spawn", "worker", "options.py", "plugin.py", "wire.py")
 )
 _COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # their functions that do so
 

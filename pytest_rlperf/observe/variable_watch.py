@@ -1,4 +1,4 @@
-"""A watch that notes whose code sets the variables of the run's own process."""
+"""A watch on the variables of the run's own process, which notes the code that sets them."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
 
 
 def _open(outcomes: Sequence[Outcome], status: Status) -> str:
-    """Return the gated tests with one status, such as UNDECIDED, first those whose call does more work."""
+    """List the gated tests with a status such as UNDECIDED; those whose call does more work come first."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
     found = sorted(
         (each for each in gated if each.verdict.status is status), key=lambda each: not each.verdict.more_work
