@@ -58,8 +58,8 @@ def tally(
             passes.run(Kernels())
         for device in devices_in_use() if devices is None else devices:
             passes.run(DeviceCounts(device))
+        passes.run(Steps(environments))
         with tracing():
-            passes.run(Steps(environments))
             passes.run(CollectorWork())
             passes.run(HostMemory())
     return replace(passes.tally(), functions=calls.functions(), calls=passes.calls)

@@ -14,6 +14,8 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from itertools import chain
 from os import listdir  # which tests may replace
 from os import open as open_descriptor
@@ -180,9 +182,7 @@ class TensorMemory(Profiled):
         if "torch" not in sys.modules:
             call()
             return ()
-        from torch.autograd.profiler import profile
-
-        with self.recorder.recording(), _no_stderr(), profile(profile_memory=True, use_kineto=False) as profiler:
+        with self.recorder.recording(), _no_stderr(), _profiling_memory() as profiler:
             self.run(call)
             gc.collect()
         (*stretches, freed), elsewhere = _stretches(profiler.kineto_results.events())
@@ -209,6 +209,27 @@ class TensorMemory(Profiled):
         for path, count in allocated.items():
             if count and path != WHOLE:
                 yield Count(path, "tensor_allocations", count)
+
+
+@contextmanager
+def _profiling_memory() -> Iterator[Any]:
+    """Yield PyTorch's profiler while it records memory, and marks.
+
+    It would record each operation, too, which takes as long as the call does, and has no public way not to.
+    """
+    from torch._C._profiler import RecordScope
+
+    module: Any = import_module("torch.autograd.profiler")
+    enable, profiler = module._enable_profiler, module.profile(profile_memory=True, use_kineto=False)
+    module._enable_profiler = partial(enable, scopes={RecordScope.USER_SCOPE})
+    try:
+        profiler.__enter__()
+    finally:
+        module._enable_profiler = enable
+    try:
+        yield profiler
+    finally:
+        profiler.__exit__(None, None, None)
 
 
 @contextmanager

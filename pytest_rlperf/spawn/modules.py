@@ -43,8 +43,9 @@ _USING_GYMNASIUM = frozenset({"rlperf_vecenv_step", "rlperf_ppo_collect", "rlper
 _USING_TORCH = frozenset({"rlperf_sac_update", "rlperf_ppo_collect", "rlperf_ppo_update", "rlperf_train"})
 """Fixtures whose components load PyTorch, even if the test files do not."""
 
-# The modules of a session that works on orders, beside pytest's own.
-_SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")
+# The modules of a session that works on orders, beside pytest's own, and the libraries that these need.
+_SESSION = ("pytest_rlperf.plugin", "pytest_rlperf.worker.session", "pytest_rlperf.pair.driver")
+_LIBRARIES = ("pytest", "msgspec", "psutil")
 
 
 def outside_tree(top: Path) -> list[str]:
@@ -93,7 +94,8 @@ def modules_alike(
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
     asked = {name for name in fixtures if name in ("rlperf", "benchmark") or name.startswith("rlperf_")}
-    own = [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(asked)]
+    own = [name for name in _LIBRARIES if not belongs_to(name, left_out)]
+    own += [] if "pytest_rlperf" in {*below, *differing} else [*_SESSION, *_components(asked)]
     # The first step of any optimizer imports the second, which takes a second.
     uses_torch = "torch" in names or not _USING_TORCH.isdisjoint(fixtures)
     needed = ("torch",) if asked <= _WITHOUT_OPTIMIZER else ("torch", "torch._dynamo")

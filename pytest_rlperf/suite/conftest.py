@@ -8,6 +8,8 @@ import pytest
 from pytest_rlperf.components.libraries import BASIS, libraries
 from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
+libraries()  # loads the adapters with the tests: otherwise each measured process would load them
+
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> Iterator[None]:

@@ -109,7 +109,8 @@ def test_generators_are_seeded_once_a_test(
     try:
         with monkeypatch.context() as patch:
             patch.delitem(sys.modules, "numpy.random")
-            patch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
+            torch = SimpleNamespace(manual_seed=seeds.append, get_rng_state=lambda: None)
+            patch.setitem(sys.modules, "torch", torch)
             engine.begin(1001)
             engine.seeds.seed_loaded()
         assert seeds == [1001]
