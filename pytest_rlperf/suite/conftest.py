@@ -8,7 +8,10 @@ import pytest
 from pytest_rlperf.components.libraries import BASIS, libraries
 from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
-libraries()  # loads the adapters with the tests: otherwise each measured process would load them
+
+def pytest_collection_finish() -> None:
+    """Load the adapters once for all processes that are forked to measure, not in each of them."""
+    libraries()
 
 
 @pytest.fixture(autouse=True)
