@@ -204,7 +204,7 @@ def test_a_stopwatch_counts_work_and_waits_but_no_waits_for_a_cpu(monkeypatch: p
     own_s, began_s, end_s = stopwatch(), thread_time(), thread_time() + 0.02
     while thread_time() < end_s:
         pass
-    worked_s = own_s()
-    assert worked_s >= thread_time() - began_s - 0.001 >= 0.019
+    assert own_s() >= thread_time() - began_s - 0.001 >= 0.019
+    own_s = stopwatch()  # anew: of the work before, the kernel may count some as a wait, too
     sleep(0.02)
-    assert own_s() >= worked_s + 0.019
+    assert own_s() >= 0.019
