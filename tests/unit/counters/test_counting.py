@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from counts import exact
 from virtual_gpu import VirtualGPU
 from wording import Wording
 
@@ -31,16 +32,6 @@ HAS_MONITORING = sys.version_info >= (3, 12)
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
     return tally(call, **{"setup": None, "probes": (), "repetitions": 3, **given})
-
-
-def exact(found: Tally, *, memory: bool = True) -> dict[tuple[str, str], int]:
-    """Return the counts by path and name, which must be the same in all repetitions, unless bytes of ``memory``."""
-    first, *others = [
-        {(each.path, each.name): each.value for each in counts if memory or not each.name.endswith("_bytes")}
-        for counts in found.repetitions
-    ]
-    assert all(other == first for other in others)
-    return first
 
 
 def state() -> list[object]:

@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import counts
 import numpy as np
 import pytest
 from builders import source
@@ -33,7 +34,6 @@ from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E4
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
 OBS_DIM, ACT_DIM, BATCH = 5, 2, 8
-Counts = dict[tuple[str, str], int]
 
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
@@ -41,12 +41,9 @@ def count(call: Callable[[], object], **given: Any) -> Tally:
     return tally(call, **given)
 
 
-def exact(found: Tally) -> Counts:
-    """Return the counts by path and name, which must be the same in all repetitions."""
+def exact(found: Tally) -> dict[tuple[str, str], int]:
     assert found.notes == ()
-    first, *others = [{(each.path, each.name): each.value for each in counts} for counts in found.repetitions]
-    assert all(other == first for other in others)
-    return first
+    return counts.exact(found)
 
 
 def state() -> list[object]:
