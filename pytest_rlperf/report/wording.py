@@ -73,13 +73,12 @@ _KEPT_BACK = {
 def message(outcome: Outcome) -> str:
     """Return why a test's verdict is what it is, in one or more lines."""
     lines = verdict_lines(outcome.verdict)
-    is_written = isinstance(outcome.verdict.reason, reasons.FullReason)
-    if not is_written:
-        first = (more_work_text(outcome.verdict), *touched_lines(outcome), rare_text(outcome))
-        lines[:0] = [line for line in first if line]
-    if not is_written and outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
+    if isinstance(outcome.verdict.reason, reasons.FullReason):
+        return "\n".join(lines)
+    if outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
         lines[0] += "; stored now"
-    return "\n".join(lines)
+    first = (more_work_text(outcome.verdict), *touched_lines(outcome), rare_text(outcome))
+    return "\n".join([*filter(None, first), *lines])
 
 
 def verdict_message(verdict: Verdict) -> str:

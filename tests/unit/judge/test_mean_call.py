@@ -253,6 +253,15 @@ def test_a_report_shows_both_calls_where_they_differ(wording: Wording) -> None:
     assert [rare_text(outcome), rare_text(with_rare_calls(1.0, 1.5))] == wording
 
 
+def test_a_new_result_with_rare_calls_is_said_to_be_stored_where_it_is_said_to_be_new() -> None:
+    """And not after the sentence on its calls, which comes first."""
+    found = with_rare_calls(1.05, 3.0, RareCalls(50.4, 0.002, 0.101))
+    new = replace(found, verdict=builders.verdict(Status.NEW), stored=True, live=None)
+    calls, reason = message(new).splitlines()
+    assert calls == rare_text(new) != ""
+    assert reason.endswith("; stored now")
+
+
 def test_a_report_shows_one_call_where_they_agree() -> None:
     """Up to a tenth of a call there is nothing to tell apart."""
     outcome = with_rare_calls(1.0, 1.09, RareCalls(50.4, 0.002, 0.005))
