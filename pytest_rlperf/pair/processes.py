@@ -184,14 +184,13 @@ class Worker(Process):
         self._begin_limit(order.setup_s, _SETUP_HINT)
         self.send(wire.Run(order.key, order.next_key, self.seed, reporter=forward is not None))
 
-    def wait_called(self) -> wire.Called:
+    def wait_called(self) -> None:
         """Wait until the test calls an rlperf fixture."""
         message = self._message()
         if not isinstance(message, wire.Called):
             raise self.unexpected(message)
         self.called = message
         self.shared_setup_s = message.shared_setup_s
-        return message
 
     def ask(self, order: wire.Order[T]) -> T:
         """Give an order and return its answer, of the order's type."""
@@ -331,9 +330,9 @@ def _new_interpreter(start: wire.SessionSettings) -> tuple[Any, Connection]:
     terminal = None if settings.share_terminal else Path(settings.output)
     return interpreter(
         _BOOT,
-        start,
         settings.environment,
         Path(settings.scratch),
+        settings=start,
         python=settings.python,
         directory=settings.directory,
         stdout=None if settings.reports else terminal,

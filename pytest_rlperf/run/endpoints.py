@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_rlperf import wire
 from pytest_rlperf.run.schedule import Reply, Steps
 from pytest_rlperf.spawn import preload
-from pytest_rlperf.spawn.connections import connected, interpreter, interpreter_flags, popen, sender_of
+from pytest_rlperf.spawn.connections import connected, interpreter, sender_of
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import SILENCE_MOST_S, Process
 
@@ -86,10 +85,10 @@ class PreloadServer(Endpoint):
     """A process that imports what both sides load alike, and forks drivers."""
 
     def __init__(self, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
-        here, there = connected()
-        command = [sys.executable, *interpreter_flags(), "-c", _PROGRAM, preload.__file__]
         variables = {**environment, preload.OUTPUT: str(scratch / "output"), preload.GUARDIAN: str(guardian.pipe)}
-        process = popen(command, there, preload.KEY, variables, scratch, also=guardian.pipes)
+        process, here = interpreter(
+            _PROGRAM, variables, scratch, preload.__file__, key=preload.KEY, also=guardian.pipes
+        )
         super().__init__("the preload server", here, scratch, guardian, process)
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
 
@@ -189,7 +188,7 @@ class PairDriver(Endpoint):
             self.is_known_as(pid)
         if self.quit_s is not None:
             return self._read_end()
-        match message := self.received(wire.FromDriver | wire.Imported):
+        match message := self.received(wire.FromDriver):
             case wire.Collected(templates):
                 self.is_awaited = self._orders > 0
                 self.collected = templates
@@ -254,4 +253,4 @@ def _new_driver(settings: wire.DriverSettings, guardian: Guardian) -> tuple[subp
     output = None if shares else Path(settings.templates[0].output)
     variables = {**settings.templates[0].environment, preload.GUARDIAN: str(guardian.pipe)}
     scratch = Path(settings.templates[0].scratch)
-    return interpreter(_BOOT, settings, variables, scratch, stdout=output, stderr=output, also=guardian.pipes)
+    return interpreter(_BOOT, variables, scratch, settings=settings, stdout=output, stderr=output, also=guardian.pipes)

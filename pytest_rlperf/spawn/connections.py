@@ -55,29 +55,31 @@ def sender_of(connection: Connection) -> int:
     return 0
 
 
-def popen(
-    command: Sequence[str],
-    there: Connection,
-    key: str,
+def interpreter(
+    program: str,
     environment: Mapping[str, str],
     scratch: Path,
-    *,
+    *arguments: str,
+    key: str = wire.DESCRIPTOR_KEY,
+    settings: wire.DriverSettings | wire.SessionSettings | None = None,
+    python: str = sys.executable,
     directory: str | None = None,
     stdout: Path | None = None,
     stderr: Path | None = None,
     also: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Start a process at the end ``there`` of a connection, which is closed here; MeasurementError if that fails.
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a Python that runs a program's text, and send it any ``settings``; return it and the connection to it.
 
-    The variable ``key`` has the descriptor's number; the process has the descriptors ``also``, too. Output without a
-    file goes to the terminal.
+    MeasurementError if it cannot be started. There, the variable ``key`` has the number of the connection's descriptor,
+    and the descriptors ``also`` are open, too. Output without a file goes to the terminal.
     """
+    here, there = connected()
     scratch.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as files:
+    with there, contextlib.ExitStack() as files:
         out, err = (None if path is None else files.enter_context(path.open("ab")) for path in (stdout, stderr))
         try:
-            return subprocess.Popen(
-                list(command),
+            process = subprocess.Popen(
+                [python, *interpreter_flags(), "-c", program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -87,41 +89,9 @@ def popen(
                 start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
             )
         except OSError as error:
-            raise MeasurementError(f"cannot start {command[0]}: {error}") from None
-        finally:
-            there.close()
-
-
-def interpreter(
-    program: str,
-    settings: wire.DriverSettings | wire.SessionSettings,
-    environment: Mapping[str, str],
-    scratch: Path,
-    *,
-    python: str = sys.executable,
-    directory: str | None = None,
-    stdout: Path | None = None,
-    stderr: Path | None = None,
-    also: Sequence[int] = (),
-) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a Python that runs a program's text, and send its settings; return it and the connection to it.
-
-    The other arguments are as in :func:`popen`.
-    """
-    here, there = connected()
-    command = [python, *interpreter_flags(), "-c", program]
-    process = popen(
-        command,
-        there,
-        wire.DESCRIPTOR_KEY,
-        environment,
-        scratch,
-        directory=directory,
-        stdout=stdout,
-        stderr=stderr,
-        also=also,
-    )
-    here.send_bytes(json.dumps(wire.as_json(settings)).encode())
+            raise MeasurementError(f"cannot start {python}: {error}") from None
+    if settings is not None:
+        here.send_bytes(json.dumps(wire.as_json(settings)).encode())
     return process, here
 
 

@@ -30,7 +30,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.pair import processes
 from pytest_rlperf.pair.processes import Template, wait_all
 from pytest_rlperf.spawn import process, surroundings
-from pytest_rlperf.spawn.connections import connected, popen, sender_of
+from pytest_rlperf.spawn.connections import connected, interpreter, sender_of
 from pytest_rlperf.spawn.guardian import LEAVE, VARIABLE, Guardian
 from pytest_rlperf.spawn.process import Process, ProcessLostError
 from pytest_rlperf.spawn.surroundings import check_surroundings
@@ -210,9 +210,8 @@ def test_temporary_files_of_modules_are_removed(tmp_path: Path, workers: str) ->
 
 def test_a_worker_ended_by_force_takes_its_children_with_it(tmp_path: Path) -> None:
     """Those of its session; others end with the run."""
-    here, there = connected()
     sleep = "import subprocess, time\nsubprocess.Popen(['sleep', '289'])\ntime.sleep(289)"
-    child = popen([sys.executable, "-c", sleep], there, "KEY", dict(os.environ), tmp_path)
+    child, here = interpreter(sleep, dict(os.environ), tmp_path)
     worker = Process("worker", here, tmp_path, Guardian(), child)
     deadline_s = time.monotonic() + 60
     while not (children := psutil.Process(child.pid).children()):

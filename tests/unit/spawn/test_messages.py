@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -25,7 +24,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pair import processes
 from pytest_rlperf.pair.processes import StoppedErrors, Template
 from pytest_rlperf.spawn import connections, process
-from pytest_rlperf.spawn.connections import connected, popen
+from pytest_rlperf.spawn.connections import connected, interpreter
 from pytest_rlperf.spawn.guardian import Guardian
 from pytest_rlperf.spawn.process import Process, ProcessLostError
 
@@ -124,8 +123,7 @@ def test_a_process_that_ends_or_stops_within_a_message_is_lost(tmp_path: Path, p
     with pytest.MonkeyPatch.context() as patch, wording.raises(ProcessLostError):
         for module in (connections, process):
             patch.setattr(module, "HALF_MESSAGE_S", 1)
-        here, there = connected()
-        child = popen([sys.executable, "-c", TEXTS.get(program, program)], there, "IT", dict(os.environ), tmp_path)
+        child, here = interpreter(TEXTS.get(program, program), dict(os.environ), tmp_path, key="IT")
         worker = Process("it", here, tmp_path, Guardian(), child)
         if program == "deaf":
             worker.send(wire.Run("x" * 10_000_000, None, 0, reporter=True))
