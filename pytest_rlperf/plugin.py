@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         else:
             from pytest_rlperf.run.bisect import BisectRun as Run
 
-        from pytest_rlperf.run.loop import Beginning
+        from pytest_rlperf.run.drivers import Beginning
 
         variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
         setters = config.stash.get(_SETTERS, None) or {}

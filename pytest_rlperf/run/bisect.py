@@ -18,10 +18,11 @@ from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.reach.coverage import Coverage
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines, not_slower_lines
 from pytest_rlperf.run.conclusion import error_line
+from pytest_rlperf.run.drivers import Beginning
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.lanes import make_lanes
-from pytest_rlperf.run.loop import Beginning, TestLoop, make_project
+from pytest_rlperf.run.loop import TestLoop, make_project
 from pytest_rlperf.run.test import OpenTest
 from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.specs import Candidate

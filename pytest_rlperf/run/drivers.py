@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_rlperf import wire
 from pytest_rlperf.errors import SideError, see
@@ -35,6 +36,20 @@ _ASKED_FOR = "new interpreters were requested"
 # Variables of all servers. Modules that ask whether there is a GPU ask its driver's library, and do not touch CUDA.
 _OF_ALL = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _LOADS_MOST = 5  # tries; each preload server skips the module that spoiled the one before
+
+
+class Beginning(NamedTuple):
+    """The start of the run's process: its sys.path, its variables, and the modules that the run loaded for itself.
+
+    ``setters`` are the files of the code that has set variables since. ``readers`` are the packages from elsewhere that
+    read files of the tree while they were imported.
+    """
+
+    path: list[str]
+    variables: dict[str, str]
+    ours: frozenset[str]
+    setters: dict[str, set[str]]
+    readers: Collection[str] = ()
 
 
 @dataclass
@@ -65,17 +80,12 @@ class Loading:
 class Processes:
     """All processes of a run, and the settings that they start with.
 
-    ``variables`` are those that the run's process began with, and ``setters`` are the files of the code that has set
-    others since. ``ours`` are the modules that the run has loaded for itself. ``readers`` are packages from elsewhere
-    that read the tree while they were imported. ``fixtures`` are those of the run's tests. ``forks`` is whether
-    processes may be forked from a preload server. ``top`` is the top of today's tree, ``markup`` and ``share_terminal``
-    are the terminal's. A process may take ``start_limit_s`` to import and collect.
+    ``fixtures`` are those of the run's tests. ``forks`` is whether processes may be forked from a preload server.
+    ``top`` is the top of today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take
+    ``start_limit_s`` to import and collect.
     """
 
-    variables: Mapping[str, str]
-    setters: Mapping[str, Collection[str]]
-    ours: Collection[str]
-    readers: Collection[str]
+    began: Beginning
     fixtures: Collection[str]
     forks: bool
     top: Path
@@ -115,12 +125,12 @@ class Processes:
 
     def modules_alike(self, top: Path, differing: Collection[str]) -> list[str]:
         """Return the modules that both sides of a comparison load alike."""
-        return modules_alike(top, differing, self.ours, self.fixtures)
+        return modules_alike(top, differing, self.began.ours, self.fixtures)
 
     def load_early(self) -> None:
         """Begin to load, while the sides are prepared, what is alike if only packages of the tree differ."""
         if self.forks:
-            differing = sorted({*self.readers, *packages_of(self.top)})
+            differing = sorted({*self.began.readers, *packages_of(self.top)})
             modules = self.modules_alike(self.top, differing)
             with contextlib.suppress(StoppedError):  # who needs a server starts another one
                 self._early = self.load(modules, differing, self.top, _OF_ALL)
@@ -146,7 +156,7 @@ class Processes:
 
     def _is_set_by_tree(self, name: str, order: wire.Load) -> bool:
         """Whether nobody else has set a variable, not even to the same value: imports may have come in between."""
-        files = self.setters.get(name, ())
+        files = self.began.setters.get(name, ())
         return bool(files) and all(is_of_tree(file, order.top, order.outside_tree) for file in files)
 
     def _new_server(self, variables: Mapping[str, str | None]) -> PreloadServer:
@@ -183,7 +193,7 @@ class Processes:
 
         Collecting the tests may have changed this process's variables since, for one side only.
         """
-        changed = {**self.variables, **changes}
+        changed = {**self.began.variables, **changes}
         environment = {
             name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
         }
@@ -218,8 +228,8 @@ class Drivers:
         self._twin: Drivers | None = None
         self._of_base: wire.Ready | None = None  # what a template of the base has collected
         # A module of these that the run has loaded may be another one than a side's own.
-        loaded = (name for name in sides.modules if name in sys.modules)
-        self._differing = sorted({*processes.readers, *(name.partition(".")[0] for name in (*sides.own, *loaded))})
+        named = [*sides.own, *(name for name in sides.modules if name in sys.modules)]
+        self._differing = sorted({*processes.began.readers, *(name.partition(".")[0] for name in named)})
         self._top = sides.top or processes.top
         self._outside_tree = outside_tree(self._top)
         installed = parent_sites() if sides.packages and sides.changed is None else []
@@ -430,7 +440,7 @@ class Drivers:
             ]
         else:
             templates = [
-                self._settings(each, f"{self._names[0]} {each}", self.sides.head, found, reports=not number + each)
+                self._settings(each, f"{self._names[0]} {each}", self.sides.head, found, reports=number + each == 0)
                 for each in range(width)
             ]
         return wire.DriverSettings(
@@ -529,7 +539,7 @@ class Drivers:
 
     def _customized(self) -> str:
         """Return the tree's module that Python runs when it starts, which a copy of a server cannot do; else empty."""
-        entries = self._processes.variables.get("PYTHONPATH", "").split(os.pathsep)
+        entries = self._processes.began.variables.get("PYTHONPATH", "").split(os.pathsep)
         places = [Path(entry).resolve() for entry in entries if entry]
         found = [place / f"{name}.py" for place in places for name in ("sitecustomize", "usercustomize")]
         return next((str(path) for path in found if path.is_relative_to(self._top) and path.is_file()), "")

@@ -33,9 +33,10 @@ from pytest_rlperf.report.tables import verdict_line
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen
 from pytest_rlperf.report.wording import seen_from_here, tests_text
 from pytest_rlperf.run.conclusion import error_line, error_of, failure_of
+from pytest_rlperf.run.drivers import Beginning
 from pytest_rlperf.run.end_of_run import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import make_lanes
-from pytest_rlperf.run.loop import Beginning, TestLoop
+from pytest_rlperf.run.loop import TestLoop
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.state import RunState
 from pytest_rlperf.sides.git import short, tree_top
@@ -106,7 +107,7 @@ class MeasuredRun:
         """Let pytest write to a screen on which the live line gives way to all other output."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            self._screen = Screen(reporter._tw)
+            self._screen = Screen(self._config.get_terminal_writer())
 
     def pytest_report_header(self) -> list[str]:
         """Show the code that the run compares with, or the baseline."""
@@ -128,8 +129,8 @@ class MeasuredRun:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep only the measured tests, and read their markers before any time is spent."""
-        measured = [item for item in items if _can_be_measured(item)]
-        dropped = [item for item in items if item not in set(measured)]
+        measured = dict.fromkeys(filter(_can_be_measured, items))
+        dropped = [item for item in items if item not in measured]
         items[:] = measured
         self._asking = {item.name: name for item in dropped if (name := asks_late(item))}
         if dropped:
@@ -276,7 +277,7 @@ class MeasuredRun:
         """Return the text as its own line, with the test's name cut between its parts if the terminal has no room."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and reporter.isatty:
-            line = shortened(line, reporter._tw.fullwidth - _BESIDE)
+            line = shortened(line, self._config.get_terminal_writer().fullwidth - _BESIDE)
         return for_log(f"\n  {line}")
 
     def _add_error(self, key: str, report: pytest.TestReport) -> None:
@@ -358,7 +359,7 @@ class MeasuredRun:
             return self._log
         if reporter is None or self._screen is None or self._config.option.capture == "no":
             return LogLines(lambda text, color: None)
-        return LiveLine(self._screen, reporter._tw.fullwidth)
+        return LiveLine(self._screen, self._config.get_terminal_writer().fullwidth)
 
     def _log_lines(self, reporter: pytest.TerminalReporter, items: Sequence[pytest.Item]) -> LogLines:
         """Return the lines of a log, which replace pytest's own lines on files and tests."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
@@ -32,7 +31,7 @@ from pytest_rlperf.report.table import GRAVEST_FIRST
 from pytest_rlperf.run.budget import Budget, TimeLeft
 from pytest_rlperf.run.cache import SECONDS, cache_of
 from pytest_rlperf.run.conclusion import failure_of
-from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Drivers, Processes
+from pytest_rlperf.run.drivers import INTERRUPTED_LIMIT_S, PAIR_NAMES, Beginning, Drivers, Processes
 from pytest_rlperf.run.endpoints import QUIT_LIMIT_S, StoppedError
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.measure import Measurement
@@ -46,20 +45,6 @@ from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.specs import has_todays_packages
 from pytest_rlperf.spawn.guardian import Guardian, remove_temporary_files
 from pytest_rlperf.spawn.segments import segments
-
-
-class Beginning(NamedTuple):
-    """The start of the run's process: its sys.path, its variables, and the modules that the run loaded for itself.
-
-    ``setters`` are the files of the code that has set variables since. ``readers`` are the packages from elsewhere that
-    read files of the tree while they were imported.
-    """
-
-    path: list[str]
-    variables: dict[str, str]
-    ours: frozenset[str]
-    setters: dict[str, set[str]]
-    readers: Collection[str] = ()
 
 
 @dataclass
@@ -349,10 +334,7 @@ class TestLoop:
         settings, terminal = self.run_state.settings, self.config.pluginmanager.get_plugin("terminalreporter")
         loads_alike = settings.against is None or not settings.against.startswith("python:")  # on one interpreter
         return Processes(
-            variables=self.began.variables,
-            setters=self.began.setters,
-            ours=self.began.ours,
-            readers=self.began.readers,
+            began=self.began,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
             forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),

@@ -21,7 +21,7 @@ from pytest_rlperf.model.measured import Shape, Tally, Warm
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.run import drivers as module
-from pytest_rlperf.run.drivers import Processes
+from pytest_rlperf.run.drivers import Beginning, Processes
 from pytest_rlperf.run.endpoints import Endpoint, PairDriver, PreloadServer
 from pytest_rlperf.run.schedule import AnyOf, Job, Lanes, Schedule, Spawn, Steps
 from pytest_rlperf.run.test import OpenTest
@@ -175,8 +175,8 @@ def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = Tr
     patch.setattr(module, "PreloadServer", FakeServer)
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])
     guardian = FakeGuardian(scratch)
-    top, variables = Path("/t"), dict(os.environ)
-    known = Processes(variables, {}, (), (), (), forks, top, False, False, start_limit_s=1.0, guardian=guardian)
+    began = Beginning([], dict(os.environ), frozenset(), {})
+    known = Processes(began, (), forks, Path("/t"), False, False, start_limit_s=1.0, guardian=guardian)
     return known, guardian
 
 

@@ -370,7 +370,7 @@ def test_one_server_will_do_where_only_the_trees_code_has_set_a_variable(
 ) -> None:
     """No imported module sets it then, which a second server without the variable would have to show."""
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    pool.processes.setters = {"OMP_NUM_THREADS": setters}
+    pool.processes.began = pool.processes.began._replace(setters={"OMP_NUM_THREADS": setters})
     assert pool.lease().forks
     assert [server.environment.get("OMP_NUM_THREADS") == "77" for server in pool.known.servers] == begun
     assert [server.alive for server in pool.known.servers] == begun
@@ -421,7 +421,8 @@ def test_what_python_runs_at_its_start_takes_new_interpreters(pool: Pool, tmp_pa
     """A copy of a server has not run it: a module of the tree on PYTHONPATH."""
     file = tmp_path / f"{name}.py"
     file.touch()
-    pool.processes.variables = {**pool.processes.variables, "PYTHONPATH": str(tmp_path)}
+    began = pool.processes.began
+    pool.processes.began = began._replace(variables={**began.variables, "PYTHONPATH": str(tmp_path)})
     assert pool.lease().forks
     pool.drivers = pool.processes.drivers(replace(SIDES, top=tmp_path), *PAIR_NAMES)
     assert not pool.lease().forks
