@@ -10,8 +10,9 @@ A *run* has *drivers*, and a driver has the *workers* of one test. An ``Order[T]
 | run → driver | ``Open``, ``CheckAll``, ``TakePair``… each → ``Answer``, ``Stopped`` or ``Broken``; ``End`` |
 | driver → run | ``Collected`` once; reports of the test between answers, ``Step``, and ``Waiting`` |
 | driver → template | ``Import``; ``Fork``, and the worker's connection; ``Reap``; ``Quit`` |
+| template → driver | ``Started``, ``Ready``, ``Imported`` |
 | driver → worker | ``Run``, orders each → ``Answer``, ``Leave``, ``Quit`` |
-| worker → driver | ``Started``, ``Ready``, reports, ``Called``, answers, ``Done`` |
+| worker → driver | ``Started``, reports, ``Called``, answers, ``Done`` |
 
 The messages of one test in a worker: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) →
 any number of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point ``Done`` may
@@ -138,7 +139,7 @@ class DriverSettings(msgspec.Struct, frozen=True):
     alike: bool = False
 
 
-# ------------------------------------------------------------------ worker → run
+# ------------------------------------------------------------------ template, worker → driver
 
 
 class Ready(Message, frozen=True):
@@ -162,7 +163,7 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A preload server has imported modules; it is not usable if ``dirty`` has some that it should not have imported.
+    """A preload server or a template has imported modules; if it should not have some, the ``dirty``, it is of no use.
 
     ``changes`` are those that imports have made to the variables, None for a removed one.
     """
@@ -270,7 +271,7 @@ class Explained(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-# ------------------------------------------------------------------ run → worker
+# ------------------------------------------------------------------ driver → worker
 
 
 class Order(Message, Generic[T], frozen=True, kw_only=True):
@@ -534,7 +535,7 @@ class Warmed(msgspec.Struct, frozen=True):
 
 
 class WarmAll(Order[Warmed], frozen=True):
-    """Warm up both workers in a part of ``share_s``; the last one sizes the slices unless ``shape`` is given.
+    """Warm up both workers in a part of ``share_s``; the head's sizes the slices unless ``shape`` is given.
 
     ``call_s`` is about the time of a call, if known. The head is ``slowed``. ``calls`` is how many calls the workers of
     the first pair had made when their slices began: the slices of other pairs begin at the same calls, by number.
@@ -575,7 +576,7 @@ class TakePair(Order[Taken], frozen=True):
 
 
 class GoOn(Order[list[Reading]], frozen=True):
-    """Take further slices for ``seconds``, and read processes' resources; watch whether they work while they wait."""
+    """Take further slices for ``seconds``, and read processes' resources."""
 
     seconds: float
 
@@ -719,7 +720,6 @@ class Broken(Message, frozen=True):
 
 
 FromDriver: TypeAlias = Collected | Reported | Warned | Step | Waiting | Answer | Stopped | Broken
-ToServer: TypeAlias = Load | ForkDriver
 
 
 def send(connection: Connection, message: Message) -> None:

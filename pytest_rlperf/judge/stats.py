@@ -56,7 +56,9 @@ def welch(
         freedom = float(len(base) + len(head) - 2)
     else:
         freedom = squared**2 / sum(part.value**2 / part.freedom for part in parts)
-    return _student(difference, math.sqrt(squared), freedom, alpha)
+    error = math.sqrt(squared)
+    two_sided, one_sided = (student_quantile(chance, freedom) * error for chance in (0.5 + CONFIDENCE / 2, 1 - alpha))
+    return _ratio(difference, two_sided, one_sided)
 
 
 class LogNormal(NamedTuple):
@@ -194,13 +196,6 @@ def shrunken_variance(squares: float, freedom: float, usual_sd: float) -> Varian
     """
     known = _KNOWN + freedom
     return Variance((_KNOWN * usual_sd**2 + squares) / known, known)
-
-
-def _student(log_ratio: float, error: float, freedom: float, alpha: float) -> Estimate:
-    """Return the ratio with its bounds by Student's t, from its logarithm and the logarithm's standard error."""
-    two_sided = student_quantile(0.5 + CONFIDENCE / 2, freedom) * error
-    one_sided = student_quantile(1 - alpha, freedom) * error
-    return _ratio(log_ratio, two_sided, one_sided)
 
 
 def _ratio(log_ratio: float, two_sided: float, one_sided: float) -> Estimate:

@@ -54,7 +54,7 @@ def judge_stored(
             for pace in ("relative", "relative_memory")
         )
     )
-    return verdict(policy, *_weigh(paces, then, now, policy))
+    return verdict(policy, *_weigh(paces, then, policy))
 
 
 def session_variance(history: Sequence[SessionFigures], clock: str, pace: str) -> Variance:
@@ -126,7 +126,7 @@ def _width(estimate: Estimate) -> float:
 _Found = tuple[Status, Reason, Estimate, float]
 
 
-def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], policy: Policy) -> _Found:
+def _weigh(paces: _Paces, then: Sequence[Figures], policy: Policy) -> _Found:
     """Return status, reason, estimate and smallest slowdown seen: both paces must show it, the sharper by its bound."""
     sharper, tolerance = paces.sharper, policy.tolerance
     threshold, half = 1 + policy.stored_failing, 1 + policy.stored_failing / 2

@@ -237,18 +237,14 @@ class UnderWay(NamedTuple):
     ratio: float | None = None
 
 
-class Progress(Protocol):
-    """Shows the current step of a run."""
+class RunProgress(Protocol):
+    """Shows the plan of a run, its current step, and how far it has come."""
 
     def begin(self, test: str) -> None:
         """Name the test, or the base being prepared, that the next steps belong to."""
 
     def show(self, step: str) -> None:
         """Show the current step."""
-
-
-class RunProgress(Progress, Protocol):
-    """Shows the plan of a run and how far it has come, beside its step."""
 
     def plan(self, plan: Plan) -> None:
         """Show what the run is about to do."""

@@ -81,7 +81,6 @@ class Sides(msgspec.Struct, frozen=True):
     top: Path | None = None
     compiled: frozenset[str] = frozenset()
     sources: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
     tests: frozenset[str] = frozenset()
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
     libraries: frozenset[str] = frozenset()

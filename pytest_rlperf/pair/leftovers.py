@@ -73,7 +73,7 @@ class TemporaryFiles:
         self._place = place
         self._mark = re.compile(rf"{re.escape(mark)}(\d+)_")
         self._changed_ns = self._listed_ns = 0
-        self._sizes = dict.fromkeys(self._names(), 0)  # earlier entries' sizes do not count
+        self._sizes = dict.fromkeys(_names(self._place), 0)  # earlier entries' sizes do not count
         self._held: dict[int | None, Amount] = {}  # by session
 
     def held(self) -> Amount:
@@ -90,7 +90,7 @@ class TemporaryFiles:
         return self._held.get(session, _NOTHING)
 
     def _list(self) -> None:
-        names = self._names()
+        names = _names(self._place)
         kept = {name: size for name, size in self._sizes.items() if name in names}
         self._sizes = kept | {name: _size(self._place / name) for name in names - kept.keys()}
         sizes: defaultdict[int | None, list[int]] = defaultdict(list)
@@ -98,11 +98,6 @@ class TemporaryFiles:
             marked = self._mark.search(name)
             sizes[None if marked is None else int(marked[1])].append(size)
         self._held = {session: Amount(len(found), sum(found)) for session, found in sizes.items()}
-
-    def _names(self) -> set[str]:
-        with suppress(OSError):
-            return set(os.listdir(self._place))  # noqa: PTH208 - only names, as there may be many
-        return set()
 
 
 def _size(path: Path) -> int:
@@ -182,7 +177,7 @@ class Leftovers:
         __tracebackhide__ = True
         limit_s = _limit_s(self._turn_s)
         proving = {place for place in self._places if self._is_worth(worker, place, limit_s)}
-        before, began_s, proofs = _names(), self._clock(), Counter[str]()
+        before, began_s, proofs = _names(PLACE), self._clock(), Counter[str]()
         while waiting := {place for place in proving if proofs[place] < _TRIALS}:
             missing = max(_TRIALS - proofs[place] for place in waiting)
             limit_s = max(limit_s, _limit_s(self._turn_s))  # turns take longer where other work begins
@@ -195,7 +190,7 @@ class Leftovers:
                 if left <= _TIMES * others and (left or others):
                     proving.discard(place)
                 proofs[place] += left > 0
-        return {place: _beginning(_names() - before) if place == SHARED else "" for place in proving}
+        return {place: _beginning(_names(PLACE) - before) if place == SHARED else "" for place in proving}
 
     def _is_worth(self, worker: Worker, place: str, limit_s: float) -> bool:
         """Whether a worker's turns have left enough, and often enough for a proof to have time."""
@@ -251,7 +246,8 @@ def _beginning(names: set[str]) -> str:
     return re.split(r"\d", os.path.commonprefix(alike))[0]  # noqa: RUF071 - not paths
 
 
-def _names() -> set[str]:
+def _names(place: str | Path) -> set[str]:
+    """Return the names of a directory's entries; none if the system lacks it."""
     with suppress(OSError):
-        return {path.name for path in Path(PLACE).iterdir()}
+        return set(os.listdir(place))  # noqa: PTH208 - only names, as there may be many
     return set()

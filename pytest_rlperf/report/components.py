@@ -65,7 +65,7 @@ def render_components(outcomes: Iterable[Outcome], skipped: Collection[str], *, 
     libraries = sorted({library for _, library in cells}, key=lambda name: (name != _REFERENCE, name))
     if libraries in ([], [_REFERENCE]):
         return ""
-    counted = sorted({outcome.result.unit for row, outcome in cells.items()})
+    counted = sorted({outcome.result.unit for outcome in cells.values()})
     missing = sorted({found[1] for reason in skipped if (found := _NOT_INSTALLED.fullmatch(reason))})
     legend = f"Below each figure is its share of the row's best. Items are {', '.join(f'{unit}s' for unit in counted)}."
     notes = [textwrap.fill(text, width) for text in (legend, *missing)]

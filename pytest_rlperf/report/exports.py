@@ -1,6 +1,6 @@
 """Writes verdicts for other tools: as pytest-benchmark's JSON, and as properties in JUnit's XML.
 
-In pytest-benchmark's JSON a *round* is one worker's figure: the mean wall time of a call in that process, the
+In pytest-benchmark's JSON a *round* is one worker's figure: the typical wall time of a call in that process, the
 statistical unit of a stored comparison. So ``rounds`` is the number of workers, and ``stddev`` is the spread between
 processes. ``iterations`` is how many calls a slice makes on average.
 """

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_rlperf import units
 from pytest_rlperf.errors import shown
 from pytest_rlperf.model.judged import Outcome, Status
-from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.charts import chart, plot
@@ -214,7 +213,7 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
     return [
         ("exact counts", "\n".join(phase_changes(verdict.counters, None))),
         ("component", result.component),
-        ("time per call", _call(result)),
+        ("time per call", units.seconds(result.call_s) if result.measured else ""),
         ("mean call", units.seconds(result.mean_call_s) if outcome.has_rare_calls else ""),
         ("throughput", items),
         ("before" if outcome.live is None else "base", "" if before_s is None else units.seconds(before_s)),
@@ -224,7 +223,3 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("fails its test", "" if verdict.gated else "never: shown, not gated"),
         ("rests on", cost_text(outcome)),
     ]
-
-
-def _call(result: Result | None) -> str:
-    return units.seconds(result.call_s) if result is not None and result.measured else ""

@@ -290,17 +290,12 @@ def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
         console.print()
 
 
-def _line(text: str) -> Text:
-    """Return a name, which may contain a line break, as one line of text."""
-    return Text(shown(text) if text else "")
-
-
 def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, unless it is simply the same."""
     if is_plain(outcome) and outcome.result.measured and not verbose:
         return
     verdict = outcome.verdict
-    title = _line(f"{outcome.result.name}  ")
+    title = Text(shown(f"{outcome.result.name}  "))  # on one line, whatever the name contains
     title.append(verdict.status.value, STYLES[verdict.status.value])
     console.print(title, soft_wrap=True)  # users copy a name whole
     blame = blame_text(outcome)

@@ -131,8 +131,8 @@ class EndOfRun:
 
     def _tolerances(self) -> dict[str, float]:
         """Return the tests' tolerances by key."""
-        settings = {result_key(item): self.settings.for_test(item) for item in self.items.values()}
-        return {key: self.run.policy(settings[key]).tolerance for key in settings}
+        policy, settings = self.run.policy, self.settings
+        return {result_key(item): policy(settings.for_test(item)).tolerance for item in self.items.values()}
 
     def _page(self) -> str:
         """Return the HTML report; OutputError without jinja2."""
@@ -149,7 +149,7 @@ class EndOfRun:
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
         """Show the table, the phases, and commands to type next; ``failed`` is as in :meth:`write`."""
         run = self.run
-        width, color = reporter._tw.fullwidth, reporter.hasmarkup
+        width, color = reporter.config.get_terminal_writer().fullwidth, reporter.hasmarkup
         if run.fitness is not None:
             checks, machine = list(run.outcomes.selfchecks.values()), describe(run.baselines.machine)
             reporter.section("rlperf")

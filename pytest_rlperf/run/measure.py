@@ -53,9 +53,10 @@ class Measurement(msgspec.Struct, frozen=True):
     explains: bool
 
     def attempt(self, test: OpenTest, *, is_turn: bool = True) -> Steps[None]:
-        """Measure a test and let it end in its workers, or note a doubt; before its turn, only if it can be spared.
+        """Measure a test, and let it end in its workers; if forked workers are in doubt, only note why.
 
-        An error that stops this is the test's error.
+        Before its turn, a test is only observed, and ends if it need not be measured. An error that stops this is the
+        test's error.
         """
         with closing(test):
             try:

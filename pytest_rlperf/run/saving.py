@@ -19,7 +19,7 @@ from pytest_rlperf.run.baselines import WORKERS
 from pytest_rlperf.run.state import RunState
 
 
-def save(run: RunState, failed: Collection[str]) -> notes.Saved:
+def save(run: RunState, failed: Collection[str]) -> None:
     """Store the results that may be stored, and note which they are; ``failed`` are the keys of tests that failed.
 
     BaselineError if the file cannot be written.
@@ -34,11 +34,9 @@ def save(run: RunState, failed: Collection[str]) -> notes.Saved:
     few = {
         key: len(outcomes[key].result.workers) for key, why in kept_back.items() if why is notes.KeptBack.FEW_WORKERS
     }
-    saved = notes.Saved(store.path, now.settleable, tuple(results), kept_back, few, WORKERS)
-    run.note(saved)
+    run.note(notes.Saved(store.path, now.settleable, tuple(results), kept_back, few, WORKERS))
     for key in results:
         run.outcomes.add(replace(outcomes[key], stored=True))
-    return saved
 
 
 def _entry(run: RunState, outcome: Outcome, session: str, now: Provenance) -> StoredResult:

@@ -235,7 +235,6 @@ class Preparation:
             top=self.today.top,
             compiled=compiled - base.own,  # a checkout has its own
             sources=sources,
-            left_out=self.today.left_out,
             tests=self._tests.among(self.today.tree),
             modules=self._modules(head.tree, changed, next(iter(sources), ""), sides[1]),
             libraries=frozenset(_libraries(changed, *sides)),

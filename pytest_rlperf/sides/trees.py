@@ -108,10 +108,13 @@ def take_snapshot(of: Repository, tree: Path, also: Iterable[str], on_step: OnSt
     """
     top, lock, due_s = of.top, of.lock, time.monotonic() + _LOCKED_S
     for attempt in range(_ATTEMPTS):
+        if attempt:
+            for path in list(tree.iterdir()):
+                remove(tree, path.name)
+            time.sleep(_PAUSE_S)
         locked = _await_git(lock, due_s, on_step)
         on_step("copying today's tree")
         repository = find_repository(top)
-        is_last = attempt + 1 == _ATTEMPTS
         try:
             listing = repository.listing()
             names, changed = _copy_working_tree(repository, listing, tree)
@@ -127,12 +130,7 @@ def take_snapshot(of: Repository, tree: Path, also: Iterable[str], on_step: OnSt
         except SideError as failed:
             check_space(tree)
             error = failed
-        if is_last:
-            raise error
-        for path in list(tree.iterdir()):
-            remove(tree, path.name)
-        time.sleep(_PAUSE_S)
-    raise AssertionError  # the last attempt has returned or raised
+    raise error
 
 
 def check_space(tree: Path) -> None:
@@ -241,12 +239,11 @@ def _lay_ignored(
     files_left, bytes_left = _LAID_FILES, _LAID_BYTES
     places = [(place, *_files_of(repository.top, place)) for place in repository.ignored(listing)]
     for place, names, size in sorted(places, key=lambda found: found[2]):
-        named = list(_named(repository.top, place, patterns))
         if len(names) <= files_left and size <= bytes_left:
             files_left, bytes_left = files_left - len(names), bytes_left - size
         else:
             left_out.append(place)
-            names = named
+            names = list(_named(repository.top, place, patterns))
         for name in names:
             if not os.path.lexists(tree / name):
                 copy(repository.top, tree, name)

@@ -10,6 +10,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from pytest_rlperf.observe.observer import LoadedFiles, belongs_to
+from pytest_rlperf.sides.environment import parent_sites, site_packages
+from pytest_rlperf.sides.installs import top_level
 
 NEVER = frozenset(
     {
@@ -50,8 +52,6 @@ _LIBRARIES = ("pytest", "msgspec", "psutil")
 
 def outside_tree(top: Path) -> list[str]:
     """Return the places below a tree that are not part of it: the running environment, if it lies there."""
-    from pytest_rlperf.sides.environment import parent_sites
-
     places = {os.path.realpath(place) for place in (sys.prefix, *map(str, parent_sites()))}
     return sorted(place for place in places if place.startswith(f"{top}{os.sep}"))
 
@@ -128,8 +128,6 @@ def _plugins() -> set[str]:
 
     Pytest warns, which may be an error, if any of them is loaded before pytest loads it.
     """
-    from pytest_rlperf.sides.installs import top_level
-
     entries = importlib.metadata.entry_points(group="pytest11")
     found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
     found = found.union(*(top_level(entry.dist) for entry in entries if entry.dist is not None))
@@ -138,8 +136,6 @@ def _plugins() -> set[str]:
 
 def sites_of(python: str) -> tuple[str, list[str]]:
     """Return an interpreter's prefix, and the directories of its packages, where its ``.pth`` files lie."""
-    from pytest_rlperf.sides.environment import parent_sites, site_packages
-
     if python == sys.executable:
         return sys.prefix, [str(place) for place in parent_sites()]
     environment = Path(os.path.abspath(python)).parent.parent  # noqa: PTH100 - its link leads to another interpreter

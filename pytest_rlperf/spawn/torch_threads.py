@@ -7,7 +7,7 @@ from typing import Any
 
 
 class HeldThreads:
-    """Has PyTorch compute with one thread while modules are imported, and sets the usual number at the release.
+    """Keeps PyTorch to one thread while modules are imported, and restores the usual number at the release.
 
     A module may compute while it is imported, as a policy's weights are, or set the number of threads.
     """

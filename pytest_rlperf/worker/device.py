@@ -204,7 +204,8 @@ class Accelerator:
         A power cap is a GPU's full load, under which both sides of a comparison run: it is only among the conditions.
         """
         change = _change(before, after)
-        throttled = [*(_reasons(before) or ()), *(_reasons(after) or ())]
+        states = [edge.conditions for edge in (before, after) if edge.conditions is not None]
+        throttled = [reason for state in states for reason in state.throttled or ()]
         return replace(
             change,
             throttled=tuple(reason for reason in dict.fromkeys(throttled) if reason != POWER_CAP),
@@ -250,10 +251,6 @@ def _in_words(disturbance: Disturbance) -> str:
     from pytest_rlperf.report.wording import disturbance_text
 
     return disturbance_text(disturbance)
-
-
-def _reasons(edge: _Edge) -> tuple[str, ...] | None:
-    return None if edge.conditions is None else edge.conditions.throttled
 
 
 def _is_steady(before: _Edge, after: _Edge) -> bool:

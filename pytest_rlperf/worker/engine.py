@@ -156,7 +156,7 @@ class Engine:
             meter.thaw()
             place(self._cpus)
 
-    def _answer(self, order: wire.Order[Any], meter: Meter) -> Any:
+    def _answer(self, order: wire.Orders, meter: Meter) -> Any:
         """Carry out an order, and return its answer."""
         __tracebackhide__ = True
         match order:
@@ -193,7 +193,6 @@ class Engine:
                 return wire.Explained(*meter.explain())
             case wire.Trace():
                 return meter.trace(order.title)
-        raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
     def _observed(self, order: wire.Observe, workload: Workload, *, is_accelerated: bool) -> Footprint:
         """Return what the process has run and read after calls of the component."""

@@ -486,13 +486,9 @@ class Meter:
         gc.callbacks.append(note)
         try:
             with quiet():
-                for _ in repeat(None, calls):
-                    if self.workload.setup is not None:
-                        self.workload.setup()
-                    self.workload.call()
+                self._call(Timed(self.workload.call, self.workload.setup), calls)
         finally:
             gc.callbacks.remove(note)
-        self._made += calls
         self.workload.processed(0)
         if not asked:
             return 0.0

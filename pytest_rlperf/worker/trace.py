@@ -90,8 +90,7 @@ class _HostRecorder:
         self._entries = self._missed = 0
 
     def begin(self) -> int:
-        """Forget everything, and return the time at which the call's own range begins and all times start."""
-        self._log = EdgeLog(threading.get_ident())
+        """Return the time at which the call's own range begins and all times start."""
         self._start_ns = self._clock()
         return self._start_ns
 

@@ -40,36 +40,36 @@ def find(points: Sequence[ScalePoint], policy: Policy) -> Finding | None:
     *_, small, large = sorted(points)
     if len(points) < POINTS_LEAST or large.size < _APART * small.size or small.size <= 0:
         return None
-    decades = math.log(large.size / small.size)
+    log_sizes = math.log(large.size / small.size)
     laws, figures = [], {}
     more = statistics.fmean(large.log_ratios) - statistics.fmean(small.log_ratios)
     ratios = (small.log_ratios, large.log_ratios)
     variance = shrunken_variance(sum(map(squared_deviations, ratios)), sum(map(len, ratios)) - 2, _USUAL_SD)
     error = math.sqrt(variance.value * sum(1 / len(each) for each in ratios))
-    certain = bound_above(_MORE / 2 * decades, more, error, variance.freedom, policy.alpha / policy.tests)
-    if more >= _MORE * decades and certain is not None:
+    certain = bound_above(_MORE / 2 * log_sizes, more, error, variance.freedom, policy.alpha / policy.tests)
+    if more >= _MORE * log_sizes and certain is not None:
         base, ratio = (small.base_s, large.base_s), [math.exp(statistics.fmean(each)) for each in ratios]
         head = base[0] * ratio[0], base[1] * ratio[1]
         is_seen = ratio[0] - 1 >= _USUAL_SD  # the extra time at the smaller size is above noise
-        laws.append(_law("time", base, head, decades if is_seen else 0.0))
-        figures["time"] = more / decades
+        laws.append(_law("time", base, head, log_sizes if is_seen else 0.0))
+        figures["time"] = more / log_sizes
     for name in _COUNTED:
         was, now = (_exponent(small, large, side, name) for side in ("base_counts", "head_counts"))
         if was is not None and now is not None and now - was >= _MORE:
             base = small.base_counts[name], large.base_counts[name]
             head = small.head_counts[name], large.head_counts[name]
-            laws.append(_law(name, base, head, decades))
+            laws.append(_law(name, base, head, log_sizes))
             figures[name] = now - was
     if not laws:
         return None
     return finding(policy, "scale", facts.Scale(small.size, large.size, tuple(laws)), figures)
 
 
-def _law(name: str, base: tuple[float, float], head: tuple[float, float], decades: float) -> facts.Law:
+def _law(name: str, base: tuple[float, float], head: tuple[float, float], log_sizes: float) -> facts.Law:
     """Return a figure at both sizes, and the exponent of the head's extra if known."""
     added = head[0] - base[0], head[1] - base[1]
-    is_known = decades and min(added) > 0
-    return facts.Law(name, base, head, math.log(added[1] / added[0]) / decades if is_known else None)
+    is_known = log_sizes and min(added) > 0
+    return facts.Law(name, base, head, math.log(added[1] / added[0]) / log_sizes if is_known else None)
 
 
 def _exponent(small: ScalePoint, large: ScalePoint, side: str, name: str) -> float | None:
