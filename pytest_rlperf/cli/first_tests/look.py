@@ -24,7 +24,17 @@ from pytest_rlperf.components.checks import attribute
 
 _MOST = 6  # tests of one kind, and half as many of wrappers and of plain calls; further ones are named
 _MORE = "more of a kind that has tests: rlperf init MODULE:NAME writes its test"
-_MODIFIES = ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate")
+# The audit events that write: where a path stands among the arguments, and a descriptor that it may be relative to.
+_WRITES: dict[str, tuple[tuple[int, int | None], ...]] = {
+    "os.link": ((1, 3),),
+    "os.mkdir": ((0, 2),),
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.rmdir": ((0, 1),),
+    "os.symlink": ((1, 2),),
+    "os.truncate": ((0, None),),
+    "shutil.rmtree": ((0, None),),
+}
 
 
 def main() -> None:
@@ -58,19 +68,26 @@ def _refuse_writing(root: str) -> None:
     """Raise PermissionError from now on if this process would write below a directory."""
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        name = event.removeprefix("os.").removeprefix("shutil.")
         if event == "open":
             path, mode, flags = arguments
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) if mode is None else bool(set("wax+") & set(str(mode)))
-        else:
-            path, writes = next(iter(arguments), None), name in _MODIFIES
-        if writes and isinstance(path, (str, bytes, os.PathLike)):
-            place = os.path.realpath(os.fsdecode(path))
-            if place.startswith(root + os.sep):
-                written = os.path.relpath(place, root)
-                raise PermissionError(f"rlperf init lets no module write {written} while it imports the project")
+            paths = [path] if writes else []
+        else:  # what is relative to a descriptor is shutil.rmtree's, which has an event of its own
+            places = _WRITES.get(event, ())
+            paths = [arguments[at] for at, descriptor in places if descriptor is None or arguments[descriptor] == -1]
+        for path in paths:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                place = _place(os.fsdecode(path), follows=event in {"open", "os.truncate"})
+                if place.startswith(root + os.sep):
+                    written = os.path.relpath(place, root)
+                    raise PermissionError(f"rlperf init lets no module write {written} while it imports the project")
 
     sys.addaudithook(audit)
+
+
+def _place(path: str, *, follows: bool) -> str:
+    """Return the real place of a path; of a link, its own place unless the operation ``follows`` it."""
+    return os.path.realpath(path) if follows else str(Path(path).parent.resolve() / Path(path).name)
 
 
 def _imported(orders: Orders) -> OwnProject:

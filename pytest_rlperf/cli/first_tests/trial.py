@@ -29,6 +29,7 @@ class Trial:
         self._drafts = {each.test: each for each in own.drafts}
         self._passed: dict[str, bool] = {name: False for text in self._texts for name in tests_in(text)}
         self._passed |= dict.fromkeys(self._versions, False)
+        self._slow: dict[str, int] = {}  # versions that pass, and take long
         self._errors = {
             each.test: f"{each.name} needs {', '.join(each.unknown)}" for each in own.drafts if each.unknown
         }
@@ -102,7 +103,11 @@ class Trial:
         if not error and (is_last or took_s < _LONG_S):
             self._passed[test] = True
         elif draft is not None and not is_last:
+            if not error:
+                self._slow[test] = version
             self._versions[test] = version + 1 if took_s < _LONG_S else len(draft.bodies) - 1
+        elif test in self._slow:  # nothing faster passes
+            self._versions[test], self._passed[test] = self._slow[test], True
         else:
             del self._passed[test]
             self._texts = [without(text, [test]) for text in self._texts]
