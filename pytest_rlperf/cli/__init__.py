@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pytest_rlperf.options import renamed
 
         known = f"the commands are: {', '.join(names)}{did_you_mean(given[0], names)}"
-        text = renamed(given[0]) or f"there is no command {given[0]!r}; {known}"
+        text = renamed(f"rlperf {given[0]}") or f"there is no command {given[0]!r}; {known}"
         parser.error(f"{text}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)
     if others and not arguments.command.passes_on:

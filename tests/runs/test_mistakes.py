@@ -13,6 +13,7 @@ import numpy  # noqa: F401 - before a run in place, for no process can load it a
 import pytest
 from example import FAILED, NOTHING, OK, USAGE, Example
 
+from pytest_rlperf.cli import main
 from pytest_rlperf.errors import DOCS
 from pytest_rlperf.fixtures import CALLS
 from pytest_rlperf.model.judged import Status
@@ -277,6 +278,19 @@ def test_a_misspelt_command_gets_a_suggestion(tmp_path: Path) -> None:
     assert "there is no command 'inti'" in run.err
     assert "did you mean init?" in run.err
     assert f"see {DOCS}/reference.md#commands\n" in run.err
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("anchor", "rlperf anchor is gone: write pytest --rlperf-against=REF"), ("gate", "there is no command 'gate'")],
+)
+def test_a_command_of_an_earlier_version_says_what_to_write(
+    command: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that was only a marker's keyword is no command's."""
+    with pytest.raises(SystemExit):
+        main([command])
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID, Status.UNDECIDED, Status.INCOMPARABLE])
