@@ -89,6 +89,8 @@ def ppo_workload(agent: Any, n_steps: int | None = None, items: float | None = N
     else they are counted by the mask ``valid``, by ``rewards``, or by ``num_envs``.
     """
     __tracebackhide__ = True
+    if items is not None:
+        check_items(items)
     roller = _roller(agent, n_steps, items)
 
     def check() -> object:
@@ -129,8 +131,6 @@ def _roller(agent: Any, n_steps: int | None, items: float | None) -> Roller:
         made: Roller = make(agent, n_steps)
         return made
     assert callable(collect)
-    if items is not None:
-        check_items(items)
     instead = f"pass a zero-argument function: {_THUNK}"
     check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), instead)
     return _AnyRoller(partial(collect, n_steps), n_steps, _num_envs(agent), items)
@@ -158,7 +158,6 @@ def _checked_thunk(collect: Any, items: float | None) -> Callable[[], Any]:
             "rlperf_ppo_collect(function) also needs items=…, the number of env steps that one call collects; "
             "n_steps=… is for an agent with collect(n_steps)"
         )
-    check_items(items)
     check_takes("rlperf_ppo_collect calls its function without arguments", collect, (), _THUNK)
     thunk: Callable[[], Any] = collect
     return thunk
@@ -313,6 +312,8 @@ def train_workload(agent: Any, n_steps: int | None = None, items: float | None =
     The check does one iteration, and checks with ``Training`` what it trains.
     """
     __tracebackhide__ = True
+    if items is not None:
+        check_items(items)
     learner = _learner_of(agent, n_steps, items)
     if learner is None:
         if not callable(agent) or items is None:
@@ -321,7 +322,6 @@ def train_workload(agent: Any, n_steps: int | None = None, items: float | None =
                 "zero-argument function that does one iteration, and items=…: rlperf_train(lambda: agent.learn(1024), "
                 f"items=1024), not {type(agent).__qualname__} with items={items!r}"
             )
-        check_items(items)
         check_takes("rlperf_train calls its function without arguments", agent, (), "rlperf_train(lambda: …, items=…)")
         learner = _AnyLearner(agent, lambda _: agent(), items=items)
     return _of_env_steps(
@@ -358,8 +358,6 @@ def _learner_of(agent: Any, n_steps: int | None, items: float | None = None) -> 
     assert callable(collect)
     instead = "pass a zero-argument function, lambda: …"
     check_takes(f"the fixture calls agent.collect({n_steps})", collect, (n_steps,), instead)
-    if items is not None:
-        check_items(items)
     num_envs = _num_envs(agent)
     all_steps = None if num_envs is None else n_steps * num_envs
     return _AnyLearner(agent, _update_of(agent), partial(collect, n_steps), items, all_steps)

@@ -471,6 +471,14 @@ def test_arguments_that_make_no_sense(make: Callable[[], Any], says: str) -> Non
         make()
 
 
+@pytest.mark.parametrize("make", [ppo_workload, train_workload])
+def test_items_of_a_librarys_agent_are_checked(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of any other agent, before its adapter is made."""
+    monkeypatch.setattr("pytest_rlperf.components.ppo.adapter_for", lambda *_: pytest.fail)
+    with pytest.raises(ComponentError, match="items='many'"):
+        make(object(), 8, "many")
+
+
 def learner(method: str = "update", *, change: float = 0.1, given: bool = True, collects: bool = True) -> Any:
     """Return an agent of one linear layer whose ``method`` adds ``change`` to its bias, and notes its rollout."""
     torch = pytest.importorskip("torch")
