@@ -161,7 +161,10 @@ class MonitoredCalls(Calls):
         """Begin to count, under the first number that no other tool uses."""
         self._forget()
         self._monitoring: Any = sys.modules["sys"].monitoring
-        self._tool = tool = next(tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None)
+        free = [tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None]
+        if not free:
+            raise CannotCountError("other tools have all the numbers of sys.monitoring that a tool may have")
+        self._tool = tool = free[0]
         self._compiled = self._programs.count()
         events = self._monitoring.events
         self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}

@@ -298,6 +298,23 @@ def test_a_call_of_a_certain_number_that_fails_leaves_out_one_counter() -> None:
     assert {*all_left_out, *counted} >= {each.name for each in count(branch).repetitions[0] if ":" not in each.name}
 
 
+@pytest.mark.skipif(not HAS_MONITORING, reason="Python 3.12 has sys.monitoring")
+def test_calls_are_not_counted_if_other_tools_have_all_numbers() -> None:
+    """The other counts are, and counting has not failed."""
+    monitoring: Any = sys.modules["sys"].monitoring
+    taken = [tool for tool in range(6) if monitoring.get_tool(tool) is None]
+    for tool in taken:
+        monitoring.use_tool_id(tool, "another")
+    try:
+        found = count(lambda: None)
+    finally:
+        for tool in taken:
+            monitoring.free_tool_id(tool)
+    assert not found.has_failed
+    assert any("sys.monitoring" in note for note in found.notes)
+    assert any(each.name == "host_peak_bytes" for each in found.repetitions[0])
+
+
 @pytest.mark.parametrize("is_disturbed", [tracemalloc.is_tracing, lambda: not gc.isenabled()])
 def test_a_call_that_fails_for_what_counting_needs_leaves_notes(is_disturbed: Callable[[], bool]) -> None:
     """One that does not stand a trace of memory, or the collector being off, works without them."""
