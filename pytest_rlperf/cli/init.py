@@ -23,7 +23,7 @@ from pytest_rlperf.cli.first_tests.trial import Trial
 from pytest_rlperf.cli.workflows import write_workflows
 from pytest_rlperf.errors import SideError, shown
 from pytest_rlperf.sides.git import tree_top
-from pytest_rlperf.sides.installs import installs_from, is_project
+from pytest_rlperf.sides.installs import installs_from, is_project, normalized
 from pytest_rlperf.sides.programs import read_settings
 from pytest_rlperf.units import counted
 from pytest_rlperf.writing import OutputError, write_file
@@ -168,7 +168,7 @@ def _declared(root: Path) -> list[str]:
     poetry = [each for each in _setting(root, "tool", "poetry", "dependencies") if each != "python"]
     for line in [*_setting(root, "project", "dependencies"), *poetry, *pinned.splitlines()]:
         try:
-            found.append(Requirement(line.partition(" #")[0].strip()).name.lower())
+            found.append(normalized(Requirement(line.partition(" #")[0].strip()).name))
         except InvalidRequirement:
             continue  # a pip option, a comment, a path
     return list(dict.fromkeys(found))

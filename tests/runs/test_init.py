@@ -682,11 +682,13 @@ def test_the_workflow_installs_what_is_measured(project: Example, files: dict[st
 @pytest.mark.usefixtures("untried")
 def test_the_workflow_compares_each_dependency(project: Example) -> None:
     """Those that the project declares, and libraries that it uses."""
-    project.write({"mine.py": GAE, "requirements.txt": "SciPy>=1\nnumpy\n", "other.py": "import gymnasium"})
+    project.write(
+        {"mine.py": GAE, "requirements.txt": "SciPy>=1\nnumpy\nFarama_Notifications\n", "other.py": "import gymnasium"}
+    )
     assert main(["init", "--github-dependencies"]) == 0
     assert GATE.exists()
     text = DEPENDENCIES.read_text(encoding="utf-8")
-    assert "names=(gymnasium numpy scipy)\n" in text
+    assert "names=(farama-notifications gymnasium numpy scipy)\n" in text
     assert 'python -m pytest test_perf.py "--rlperf-against=pip:$name==$before"' in text
 
 
