@@ -6,7 +6,7 @@ base are averaged over all pairs. Variants bring back what was found to differ b
 session by session. Prints Markdown tables and judges nothing::
 
     python benchmarks/bias.py                                  # the product as it is, 10 to 20 minutes
-    python benchmarks/bias.py --only replay,gae --variants now,uncompiled --sessions 20
+    python benchmarks/bias.py --only replay,gae --variants now,trees --sessions 20
 
 Its figures are in benchmarks/results/bias.txt.
 """

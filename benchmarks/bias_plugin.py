@@ -10,9 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_rlperf import wire
-from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.sides import Sides
-from pytest_rlperf.run import measure
 from pytest_rlperf.run.endpoints import PairDriver
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OpenTest
@@ -48,12 +46,6 @@ def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
     patch.setattr(OpenTest, "ask", asked)
 
 
-def as_it_is(test: OpenTest, outcome: Outcome) -> Steps[Outcome]:
-    """Return the outcome without looking where the time goes."""
-    yield from ()
-    return outcome
-
-
 SUSPECTS = {"trees": exchange_trees}
 
 
@@ -62,7 +54,6 @@ def pytest_configure() -> None:
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
     shorten_pairs(patch, float(os.environ.pop(SECONDS)))
-    patch.setattr(measure, "explain", as_it_is)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

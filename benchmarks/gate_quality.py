@@ -238,7 +238,7 @@ def this_session() -> Session:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--repetitions", type=int, default=15, help="7 verdicts of each kind a repetition")
+    parser.add_argument("--repetitions", type=int, default=15, help="8 verdicts of each kind a repetition")
     parser.add_argument("--unchanged", type=int, default=0, help="gates of unchanged code in all, if more than that")
     parser.add_argument("--out", type=Path, help="keep results in this folder, and go on with what is there")
     parser.add_argument("--report", type=Path, metavar="DIR", help="print the tables of what is in this folder")

@@ -1,6 +1,6 @@
 """What the plugin costs every pytest run, also those that measure nothing: this repository's gate measures it.
 
-It is no part of the shipped suite, which libraries run.
+It is not part of the shipped suite, which libraries run.
 """
 
 from __future__ import annotations

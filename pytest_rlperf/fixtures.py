@@ -79,7 +79,7 @@ def asks_late(item: pytest.Item) -> str:
 def result_key(item: pytest.Item) -> str:
     """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest.
 
-    Files hold it, so bytes of a path that are no UTF-8 are escaped.
+    Files hold it, so bytes of a path that are not UTF-8 are escaped.
     """
     module = getattr(item, "module", None) if item.config.getoption("pyargs", False) else None
     _, separator, rest = item.nodeid.partition("::")

@@ -147,14 +147,11 @@ def _read(path: Path) -> Baseline:
     """Return the baseline in a file; BaselineError if there is none."""
     try:
         raw = content(path)
+        if not raw.strip():
+            raise BaselineError(f"{path} is empty; {_WAY_OUT}")
+        return decode(raw)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable, or {_ELSEWHERE}") from None
-    except FormatError as error:
-        raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
-    if not raw.strip():
-        raise BaselineError(f"{path} is empty; {_WAY_OUT}")
-    try:
-        return decode(raw)
     except NewerFormatError as error:
         raise BaselineError(f"{path} {error}, or choose another baseline with -o rlperf_baseline=DIR/NAME") from None
     except FormatError as error:

@@ -118,7 +118,7 @@ def _expected(*, rewards: Any, values: Any, ends: Any, last_values: Any, **_: An
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
-    """Return a random rollout, all arrays in float32; ``dones`` and ``last_dones`` are filled in by convention."""
+    """Return a random rollout, all arrays in float32; ``dones`` is added later, by convention."""
     generator = np.random.default_rng(random.getrandbits(31))
     shape = (n_steps, n_envs)
     values = generator.normal(size=shape).astype(np.float32)

@@ -24,7 +24,6 @@ import msgspec
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
 
-LARGEST_BYTES = 2**29  # of a file that the command line reads
 DEEPEST = 400  # levels: Python's stack holds about a thousand calls, and callers may walk a tree recursively
 _LONGEST_SHOWN = 200
 _NAME = "rlperf-timers"

@@ -278,11 +278,6 @@ def write(directory: Path, files: Mapping[str, str]) -> Path:
     return directory
 
 
-def scratch_left(temporary: Path) -> list[str]:
-    """Return the scratch of runs that is in a directory for temporary files."""
-    return [path.name for path in temporary.glob("pytest-rlperf-*")]
-
-
 def source(name: str) -> str:
     """Return a file of `tests/samples/projects`, by its path there."""
     return (Path(__file__).parents[1] / "samples" / "projects" / name).read_text(encoding="utf-8")

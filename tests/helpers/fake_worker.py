@@ -40,17 +40,3 @@ class FakeWorker(Worker):
 
     def cpu_s(self) -> float:
         return 0.0
-
-
-class ShownSteps:
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def begin(self, test: str) -> None:
-        """Do nothing: there is one test."""
-
-    def show(self, step: str) -> None:
-        self.shown.append(step)
-
-    def clear(self) -> None:
-        """Do nothing: there is no line."""

@@ -22,8 +22,8 @@ NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 class VirtualGPU:
     """A GPU with work of given lengths, by a clock that stands still otherwise.
 
-    It is a :class:`~pytest_rlperf.devices.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` reads its time, and
-    ``driving(gpu)`` makes it known by its name. A launch takes the host ``launch_s``, and recording an event
+    It is a :class:`~pytest_rlperf.devices.clocks.DeviceDriver`, so ``EventClock(gpu, host_ns=gpu.clock)`` reads its
+    time, and ``driving(gpu)`` makes it known by its name. A launch takes the host ``launch_s``, and recording an event
     ``event_s``; the device's clock runs faster than the host's by the share ``drift``.
 
     Like a real one it takes work and lets the host run on: :meth:`launch` queues on a stream, :meth:`item` and copies

@@ -233,10 +233,10 @@ def _making(
 
 def _samples(arguments: Mapping[str, str]) -> tuple[str, str]:
     """Return expressions for an observation and an action, for an object made with these arguments."""
-    observed, acted = Making((), "").observed, Making((), "").acted
+    observed, acted = Making.observed, Making.acted
     for name, value in arguments.items():
         if re.fullmatch(r"\d+", value):
-            observed = _random(f"{value}") if name in _OBSERVED else observed
+            observed = _random(value) if name in _OBSERVED else observed
             acted = f"step % {value}" if name in _CHOSEN else _random(value) if name in _ACTED else acted
         elif re.fullmatch(r"[(\[][\d, ]+[)\]]", value):
             several = value.strip("()[], ")
