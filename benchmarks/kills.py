@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from shared import commit, git, write
+from shared import commit, write
 
 KINDS = ("run", "guardian", "preload server", "driver", "template", "worker")
 FORKED = KINDS[2:]  # by how many copies each is away from the preload server
@@ -121,8 +121,6 @@ def main(count: int = 100, seed: int = 1) -> int:
     draw, killed, faults = random.Random(seed), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="kills-") as directory:
         project = Path(directory) / "project"
-        project.mkdir()
-        git(project, "init", "--quiet")
         write(project, FILES)
         commit(project, "one")
         with (project / "lib.py").open("a", encoding="utf-8") as file:

@@ -14,13 +14,12 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
 
-from shared import commit, git, print_table, python, tell
+from shared import commit, git, print_table, python, tell, write
 
 WORK = "def work():\n    s = 0\n    for i in range({calls}):\n        s += i * i\n    return s\n"
 TEST = "from lib import work\n\n\ndef test_work(rlperf):\n    rlperf(work)\n"
@@ -31,11 +30,7 @@ NEAR = 1.15  # times: how far a change of a run beside others may lie from the t
 
 def make_project(project: Path) -> dict[str, float]:
     """Make the repository; return how many times slower each commit after the base is, by its label."""
-    project.mkdir()
-    git(project, "init", "--quiet")
-    (project / ".gitignore").write_text("__pycache__/\n", encoding="utf-8")
-    (project / "test_work.py").write_text(TEST, encoding="utf-8")
-    (project / "lib.py").write_text(WORK.format(calls=CALLS), encoding="utf-8")
+    write(project, {".gitignore": "__pycache__/\n", "test_work.py": TEST, "lib.py": WORK.format(calls=CALLS)})
     commit(project, "base")
     git(project, "tag", "base")
     slower = {}
@@ -46,8 +41,7 @@ def make_project(project: Path) -> dict[str, float]:
         git(project, "checkout", "--quiet", "-b", name, "base")
         (project / "lib.py").write_text(text, encoding="utf-8")
         commit(project, name)
-        sha = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=project, text=True)
-        slower[f"HEAD {sha[:12]}"] = times
+        slower[f"HEAD {git(project, 'rev-parse', 'HEAD')[:12]}"] = times
     return slower
 
 

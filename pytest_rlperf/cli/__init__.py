@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from pytest_rlperf.cli.command import Command, Exit, Parser
+from pytest_rlperf.cli.command import Command, Exit, Parser, UsageError, complain
 from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.show import HISTORY, MERGE, SHOW, TREE
 from pytest_rlperf.errors import did_you_mean, see
@@ -45,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
-    code: int = arguments.command.run(arguments.parser, arguments)
+    try:
+        code: int = arguments.command.run(arguments)
+    except UsageError as error:
+        complain(error)
+        return Exit.USAGE
     return code
 
 
@@ -78,7 +82,7 @@ def _becomes_pytest(name: str, help: str, example: str, start: Callable[[str], l
                 "argument", metavar=takes, help="the range to search, up to HEAD or the installed release"
             )
 
-    def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    def run(arguments: argparse.Namespace) -> int:
         options = start(arguments.argument if takes else "")
         command = [sys.executable, "-m", "pytest", *options, *arguments.others]
         os.execv(sys.executable, command)  # noqa: S606 - Python itself, without a shell

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A subcommand: its name and help, the arguments it takes, and ``act``, which returns the exit code.
+    """A subcommand: its name and help, the arguments it takes, and ``run``, which returns the exit code.
 
     A subcommand that ``passes_on`` gets unknown arguments in ``others``.
     """
@@ -56,16 +56,8 @@ class Command(msgspec.Struct, frozen=True):
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    act: Callable[[argparse.ArgumentParser, argparse.Namespace], int]
+    run: Callable[[argparse.Namespace], int]
     passes_on: bool = False
-
-    def run(self, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit code; print the error if it cannot be run."""
-        try:
-            return self.act(parser, arguments)
-        except UsageError as error:
-            complain(error)
-            return Exit.USAGE
 
 
 def width() -> int | None:

@@ -103,7 +103,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     names = [each for each in arguments.what if ":" in each]
     root, *others = [Path(each) for each in arguments.what if ":" not in each] or [Path()]
     try:

@@ -69,7 +69,7 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "For example: rlperf show --html report.html run.json"
 
 
-def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run_show(arguments: argparse.Namespace) -> int:
     tests = list(arguments.what)
     file = tests.pop(0) if tests and not _names_test(tests[0]) else None
     path, recorded = read(_latest(tests) if file is None else file)
@@ -208,7 +208,7 @@ def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_merge(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run_merge(arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.run_json import MergeError, document_of, merge_shards, written
     from pytest_rlperf.report.summary import compares_nothing
     from pytest_rlperf.report.terminal import render_summary
@@ -249,7 +249,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run_tree(arguments: argparse.Namespace) -> int:
     from pytest_rlperf.timers import files
 
     try:
@@ -310,7 +310,7 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "For example: rlperf history test_gae --html history.html"
 
 
-def _run_history(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run_history(arguments: argparse.Namespace) -> int:
     from pytest_rlperf.options import parse_baseline
     from pytest_rlperf.report.history import render_history, render_history_page
     from pytest_rlperf.report.html import check_html

@@ -1,6 +1,7 @@
 """PPO rollouts in a synchronous vector env of gymnasium's CartPole, and updates on one of the synthetic env."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -16,15 +17,8 @@ def agent_in() -> Iterator[Callable[[str], Any]]:
     pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'pytest-rlperf[rl]'")
     from pytest_rlperf.components.reference.ppo import PPO, make_vec_env
 
-    made = []
-
-    def make(env_id: str) -> Any:
-        made.append(make_vec_env(env_id, 8))
-        return PPO(made[0])
-
-    yield make
-    for envs in made:
-        envs.close()
+    with ExitStack() as stack:
+        yield lambda env_id: PPO(stack.enter_context(closing(make_vec_env(env_id, 8))))
 
 
 def test_ppo_collect(rlperf_ppo_collect: Measure, agent_in: Callable[[str], Any]) -> None:

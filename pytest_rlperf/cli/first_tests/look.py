@@ -60,10 +60,6 @@ def _unmet(project: OwnProject) -> str:
     return ""
 
 
-def _tell(*, begins: str = "", place: str = "", reason: str = "") -> None:
-    messages.send(Report(begins=begins, place=place, reason=reason))
-
-
 def _refuse_writing(root: str) -> None:
     """Raise PermissionError from now on if this process would write below a directory."""
 
@@ -93,11 +89,11 @@ def _place(path: str, *, follows: bool) -> str:
 def _imported(orders: Orders) -> OwnProject:
     """Import every module, the tests' last; tell which fail, with the error."""
     tops = {each.name.partition(".")[0] for each in orders.sources if not each.is_test}
-    project = OwnProject(tops, _tell, orders.ended, orders.wanted)
+    project = OwnProject(tops, orders.ended, orders.wanted)
     for source in orders.sources:
         if source.path in orders.ended:
             continue
-        _tell(begins=source.path)
+        project.tell(begins=source.path)
         os.chdir(orders.root)
         path, before = [*sys.path], set(registry())
         reason = ""
@@ -114,14 +110,14 @@ def _imported(orders: Orders) -> OwnProject:
             if isinstance(error, SystemExit):
                 reason += "; move the code that it runs below if __name__ == '__main__'"
         if not source.is_test and not reason and (line := _loop_of_program(source.path)):
-            _tell(
+            project.tell(
                 place=f"{os.path.relpath(source.path)}:{line}",
                 reason="no test can import this loop: move it from below if __name__ == '__main__' into a function",
             )
         project.registered |= {each: source.name for each in registry() if each not in before}
         sys.path += [each for each in path if each not in sys.path]
         if reason and not source.is_test:
-            _tell(place=os.path.relpath(source.path), reason=reason)
+            project.tell(place=os.path.relpath(source.path), reason=reason)
     os.chdir(orders.root)
     project.wanted = [_home(project, *each) for each in project.wanted]
     return project

@@ -21,6 +21,7 @@ _TO = "RLPERF_MESSAGES_TO"
 # As the script `pytest` starts, without the current directory on sys.path.
 _NO_CURRENT = "import sys; sys.path[:] = filter(None, sys.path); "
 _LOOK_S = 0.2  # between looks at a process's messages
+_SILENCE_S = 60.0  # at the most, of a module that is imported, or of a test, which may compile
 _OUTPUT_MOST = 1 << 16  # bytes read at the end of a process's output
 
 ROOT, TOPS = "RLPERF_TRIAL_ROOT", "RLPERF_TRIAL_TOPS"
@@ -111,10 +112,8 @@ class Told(Generic[T]):
     output: str
 
 
-def told(
-    kind: type[T], code: str, argv: Sequence[str] = (), *, env: Mapping[str, str], silence_s: float, given: str = ""
-) -> Told[T]:
-    """Return what a Python process sends until it ends, or until it has been silent for ``silence_s``.
+def told(kind: type[T], code: str, argv: Sequence[str] = (), *, env: Mapping[str, str], given: str = "") -> Told[T]:
+    """Return what a Python process sends until it ends, or is silent for too long.
 
     ``given`` is its standard input. Modules in the current directory do not hide Python's from it. Its children end
     with it.
@@ -132,7 +131,7 @@ def told(
             start_new_session=True,
         )
         try:
-            ended = _end_of(process, facts.fileno(), silence_s)
+            ended = _end_of(process, facts.fileno())
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -143,13 +142,13 @@ def told(
         return Told([read(line, kind) for line in lines], ended, output.read().decode("utf-8", "replace"))
 
 
-def _end_of(process: subprocess.Popen[bytes], facts: int, silence_s: float) -> str:
+def _end_of(process: subprocess.Popen[bytes], facts: int) -> str:
     """Wait for a process that sends facts; return in words how it ended."""
     size, heard_s = 0, time.monotonic()
-    while time.monotonic() < heard_s + silence_s:
+    while time.monotonic() < heard_s + _SILENCE_S:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(_LOOK_S)
             return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended Python with code {code}"
         if os.fstat(facts).st_size > size:
             size, heard_s = os.fstat(facts).st_size, time.monotonic()
-    return f"took over {silence_s:.0f} s"
+    return f"took over {_SILENCE_S:.0f} s"

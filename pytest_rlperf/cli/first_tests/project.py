@@ -9,19 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count
 from types import FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
+from pytest_rlperf.cli.first_tests import messages
 from pytest_rlperf.cli.first_tests.drafts import Draft, Making, parameters_of, test_name
 
 _KNOWN_MOST = 3  # the project's own values for one name
 _FOREIGN = {"builtins", "collections", "torch", "flax"}  # their methods are not a component's
-
-
-class Tell(Protocol):
-    """A function that sends a fact to the reading process: that something begins, or is skipped and why."""
-
-    def __call__(self, *, begins: str = "", place: str = "", reason: str = "") -> None:
-        """Send one of these facts."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,6 @@ class OwnProject:
     """
 
     tops: set[str]
-    tell: Tell
     ended: list[str]
     wanted: list[tuple[str, str]]
     own: list[ModuleType] = field(default_factory=list)
@@ -52,6 +45,10 @@ class OwnProject:
     known: dict[str, list[Making]] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)  # of tests, with the place of what each measures
+
+    def tell(self, *, begins: str = "", place: str = "", reason: str = "") -> None:
+        """Send to the reading process that something begins, or is skipped and why."""
+        messages.send(messages.Report(begins=begins, place=place, reason=reason))
 
     def is_own(self, of: Any) -> bool:
         """Return whether a class or function belongs to the project."""

@@ -22,7 +22,6 @@ _TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
 _NO_CODE = ("setup.py", "noxfile.py")
 # Only test modules with something that a test could measure are imported.
 _BUILDS = re.compile(r"^(def _?(make|build|create|get|new|setup)|@(pytest\.)?fixture|\w+ = \[)", re.MULTILINE)
-_SILENCE_S = 60.0
 _RESTARTS = 10
 _SAID_MOST = 200  # characters of a process's last output
 
@@ -106,7 +105,6 @@ def _look(orders: Orders, result: Search) -> str:
         Report,
         "from pytest_rlperf.cli.first_tests.look import main; main()",
         env=_environment(),
-        silence_s=_SILENCE_S,
         given=written(orders),
     )
     begun = ""

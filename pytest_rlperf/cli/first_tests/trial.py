@@ -12,7 +12,6 @@ from pytest_rlperf.cli.first_tests.messages import DESELECTED, ROOT, TOPS, Told,
 from pytest_rlperf.cli.first_tests.search import Search
 
 _PLUGIN = "pytest_rlperf.cli.first_tests.trial_plugin"
-_SILENCE_S = 60.0  # for a test, which may compile, and for collecting
 _LONG_S = 5.0  # if a test takes this long, its last version is tried, which does least
 _PYTEST = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 _NO_CODE = "it runs none of your code"
@@ -69,7 +68,7 @@ class Trial:
         argv = ["-p", "rlperf", "-p", _PLUGIN, "-p", "no:cacheprovider", *names]
         roots = os.pathsep.join(map(str, [self._root.resolve(), *self.own.copies]))
         env = {**os.environ, ROOT: roots, TOPS: ",".join(sorted(self.own.tops)), "PYTHONDONTWRITEBYTECODE": "1"}
-        found = told(Tried, _PYTEST, argv, env=env, silence_s=_SILENCE_S)
+        found = told(Tried, _PYTEST, argv, env=env)
         errors: dict[str, str] = {}
         took_s: dict[str, float] = {}
         seen: dict[str, bool] = {}  # whether a test runs the project's code
