@@ -20,7 +20,7 @@ VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
 
 
 def exchange_trees(patch: pytest.MonkeyPatch) -> None:
-    """Have today's tree be base and the commit's be head, in every other respect as before."""
+    """Exchange the sides' trees: today's is the base's, and the commit's is the head's."""
     against = prepare.Preparation.against
 
     def exchanged(preparation: prepare.Preparation, spec: str) -> Sides:
@@ -31,7 +31,7 @@ def exchange_trees(patch: pytest.MonkeyPatch) -> None:
 
 
 def shorten_pairs(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have pairs take slices for so long, beside the time in which they warm up."""
+    """Let pairs take slices for so many seconds, beside the time in which they warm up."""
     ask = OpenTest.ask
     warm_s: dict[PairDriver, float] = {}
 

@@ -21,7 +21,7 @@ _BEGAN = pytest.StashKey[float]()
 
 
 def pytest_configure() -> None:
-    """Have processes whose parent has ended become children of this one, which counts what they used."""
+    """Adopt processes whose parent has ended, so that what they used is counted."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 

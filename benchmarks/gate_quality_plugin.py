@@ -51,7 +51,7 @@ else:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(config: pytest.Config) -> None:
-        """Have a self-check try one slowdown; its workers load no more than those of a gate."""
+        """Let a self-check try one slowdown; its workers load no more than those of a gate."""
         if config.pluginmanager.has_plugin("rlperf-run"):
             from pytest_rlperf.run import selfcheck
 

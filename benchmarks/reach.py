@@ -27,7 +27,7 @@ ONLY_LOOK = "RLPERF_REACH_ONLY_LOOK"
 
 
 def pytest_configure(config: Any) -> None:
-    """Have the run measure what it would spare, and spare what it would measure."""
+    """Let the run measure what it would spare, and spare what it would measure."""
     if VARIABLE not in os.environ or hasattr(config, "workerinput"):
         return
     from msgspec.structs import replace

@@ -44,7 +44,7 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 @pytest.fixture(autouse=True, scope="session")
 def _runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have what a test starts be no part of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
+    """Keep what a test starts out of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
 
     A measured run loads this file, too, and does belong to its job, whose summary it writes. Sides are kept outside of
     projects, which pytester makes the user's home.
@@ -65,7 +65,7 @@ def _timers_as_at_the_start() -> None:
 
 @pytest.fixture(autouse=True)
 def _older_objects_frozen() -> None:
-    """Have the garbage collector leave alone what was there before the test, which takes it most of its time."""
+    """Exempt older objects from the garbage collector, which spends most of its time on them."""
     gc.freeze()
 
 
@@ -129,7 +129,7 @@ LONGEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest-xdist hand out files in the order in which they are collected."""
+    """Let pytest-xdist hand out files in the order in which they are collected."""
     if config.pluginmanager.has_plugin("xdist"):
         config.option.loadscopereorder = False
 
@@ -184,7 +184,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def in_foreground() -> Iterator[None]:
-    """Have Ctrl-C interrupt this process and those that it starts, where the run itself was started to ignore it."""
+    """Let Ctrl-C interrupt this process and those that it starts, even if the run itself was started to ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -206,7 +206,7 @@ def wording(request: pytest.FixtureRequest) -> Wording:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every pytest that a test starts load this plugin alone."""
+    """Let every pytest that a test starts load this plugin alone."""
     import builders
 
     for name, value in builders.ALONE.items():

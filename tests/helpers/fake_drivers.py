@@ -170,7 +170,7 @@ class FakeServer(PreloadServer):
 
 
 def fake_processes(scratch: Path, patch: pytest.MonkeyPatch, *, forks: bool = True) -> tuple[Processes, FakeGuardian]:
-    """Have a run's drivers and preload servers be fakes; return its processes and what knows them."""
+    """Replace a run's drivers and preload servers with fakes; return its processes and what knows them."""
     patch.setattr(module, "PairDriver", FakeDriver)
     patch.setattr(module, "PreloadServer", FakeServer)
     patch.setattr(module, "modules_alike", lambda *arguments: ["numpy", "dirt.a"])

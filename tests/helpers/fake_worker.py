@@ -21,7 +21,7 @@ class FakeWorker(Worker):
     checked: wire.Checked | None = None
 
     def __init__(self) -> None:
-        """Have no process."""
+        """Begin without a process."""
 
     def carry_out(self, order: wire.Order[Any]) -> Any:
         """Return the answer to an order; whatever is not overridden is read as nothing that is held."""

@@ -151,7 +151,7 @@ class VirtualGPU:
         }
 
     def lose(self) -> None:
-        """Have the device fall off the bus: every later call is an error."""
+        """Let the device fall off the bus: every later call is an error."""
         self._is_lost = True
 
     # ------------------------------------------------------------------ as a driver
@@ -165,7 +165,7 @@ class VirtualGPU:
         return self._current
 
     def record(self, event: VirtualEvent) -> None:
-        """Have the current stream stamp ``event`` when it gets there."""
+        """Let the current stream stamp ``event`` when it gets there."""
         self._check("record")
         event.is_captured = self._graph is not None
         event.stream = self._current

@@ -127,7 +127,7 @@ def _leaves(tree: object) -> Iterator[object]:
 
 @contextmanager
 def loaded(jax: VirtualJax, *, is_started: bool = True) -> Iterator[VirtualJax]:
-    """Have ``jax`` among the modules while the body runs."""
+    """Put ``jax`` among the modules while the body runs."""
     bridge: Any = ModuleType("jax._src.xla_bridge")
     bridge.backends_are_initialized = lambda: is_started
     before = {name: sys.modules.get(name) for name in ("jax", "jax._src.xla_bridge")}

@@ -57,7 +57,7 @@ def part(name: str) -> Any:
 
 @pytest.fixture
 def spent(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have all that rlox's algorithms call take its time by the clock, as whoever is called sees it."""
+    """Let all that rlox's algorithms call take its time by the clock, as whoever is called sees it."""
     real = pytest.importorskip("rlox")
     torch = pytest.importorskip("torch")
     control = pytest.importorskip("gymnasium.envs.classic_control")

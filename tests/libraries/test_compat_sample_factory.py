@@ -25,7 +25,7 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Seconds:
-    """Have our Timing read a clock that stands still."""
+    """Let our Timing read a clock that stands still."""
     seconds = Seconds()
     monkeypatch.setattr(sample_factory, "_clock", seconds)
     return seconds
@@ -131,7 +131,7 @@ def run(program: tuple[Any, ...], timing: Any, clock: Seconds) -> None:
 
 @contextmanager
 def our_clock() -> Iterator[Seconds]:
-    """Have our Timing read a clock of its own; Hypothesis keeps fixtures for all its examples."""
+    """Let our Timing read a clock of its own; Hypothesis keeps fixtures for all its examples."""
     with pytest.MonkeyPatch.context() as patch:
         seconds = Seconds()
         patch.setattr(sample_factory, "_clock", seconds)

@@ -26,7 +26,7 @@ SAMPLE = Path(__file__).parents[1] / "samples" / "torchrl_timeit.txt"
 
 @contextmanager
 def fresh(module: types.ModuleType, name: str, clock: Callable[[Seconds], object]) -> Iterator[Seconds]:
-    """Have a module's ``timeit`` begin with nothing and read a clock that stands still."""
+    """Let a module's ``timeit`` begin with nothing and read a clock that stands still."""
     with pytest.MonkeyPatch.context() as patch:
         seconds = Seconds()
         patch.setattr(module, name, clock(seconds))

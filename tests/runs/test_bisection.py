@@ -187,7 +187,7 @@ def test_uncommitted_files_that_tests_may_load_block_a_search(tree: Path, name: 
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pip find releases of two distributions in a directory, and no others."""
+    """Let pip find releases of two distributions in a directory, and no others."""
     releases = [*(("envlib", version) for version in ("0.9", "1.0", "1.2", "1.10", "2.0")), ("iniconfig", "0.0.1")]
     for name, version in releases:
         write_wheel(tmp_path, name, version, {"__init__.py": ""})

@@ -244,7 +244,7 @@ def test_the_file_says_what_to_type(project: Example, capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `rlperf init` see every module as installed, and leave out the trial."""
+    """Let `rlperf init` see every module as installed, and leave out the trial."""
     monkeypatch.setattr(init, "find_spec", lambda name: name)
     monkeypatch.setattr(Trial, "run", lambda trial: trial.__dict__.update(_passed=dict.fromkeys(trial.left(), True)))
 

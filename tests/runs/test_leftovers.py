@@ -327,7 +327,7 @@ def test_only_files_that_a_runs_processes_have_named_are_removed(tmp_path: Path,
 
 @contextmanager
 def neighbour() -> Iterator[None]:
-    """Have another program leave blocks of shared memory all the time."""
+    """Let another program leave blocks of shared memory all the time."""
     with subprocess.Popen([sys.executable, "-c", NEIGHBOUR, OTHERS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -430,7 +430,7 @@ def test_a_copy_of_another_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
-    """Have time pass only for who looks at it, half a second each time."""
+    """Let time pass only when somebody looks at it, half a second each time."""
     now = itertools.count(step=0.5)
     for module in (process, processes):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(now))))

@@ -72,7 +72,7 @@ class FakeTemplate(Template):
         self.workers: list[FakeWorker] = []
 
     def wait_ready(self) -> wire.Ready:
-        """Have collected."""
+        """Return at once: the fake has its tests."""
         return wire.Ready(PROTOCOL, [self.name])
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
@@ -92,7 +92,7 @@ class FakeWorker(Worker):
         template.workers.append(self)
 
     def wait_begun(self) -> None:
-        """Have begun."""
+        """Return at once: the fake has no process."""
 
     def send(self, message: wire.Message, *ends: Connection) -> None:
         self.orders.append(message)
@@ -134,7 +134,7 @@ def usual(worker: FakeWorker, message: wire.Message) -> Any:
 
 @pytest.fixture(autouse=True)
 def _fake_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have templates make fake workers, which answer as usual."""
+    """Let templates make fake workers, which answer as usual."""
     monkeypatch.setattr(module, "Worker", FakeWorker)
     monkeypatch.setattr(FakeWorker, "reply", usual, raising=False)
 

@@ -92,7 +92,7 @@ def test_checks_change_nothing(tmp_path: Path) -> None:
 
 @contextmanager
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> Iterator[None]:
-    """Have the ``nth`` call of a function of ``os`` fail as on a full disk."""
+    """Let the ``nth`` call of a function of ``os`` fail as on a full disk."""
     original: Callable[..., Any] = getattr(os, name)
     left = [nth]
 

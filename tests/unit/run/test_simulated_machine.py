@@ -175,7 +175,7 @@ class Machine:
         return usual(driver, order)
 
     def _take(self, driver: FakeDriver, order: wire.TakePair) -> None:
-        """Have a pair measure: on a CPU that is its own, and beside few others of its test."""
+        """Let a pair measure: on a CPU that is its own, and beside few others of its test."""
         test = self._has[driver]
         self.taken[test] += 1
         assert order.cpu in self.lanes.had

@@ -48,7 +48,7 @@ PARTS = st.sampled_from([json.dumps(wire.as_json(each)) for each in (*IN_ORDER, 
 
 
 def drive(here: Connection) -> wire.Done:
-    """Have the worker at the other end of a connection measure one test, as a driver would."""
+    """Let the worker at the other end of a connection measure one test, as a driver would."""
     template = Template(template_settings(name="worker 0", scratch="/nowhere"), Guardian(), 30, copy=(0, here))
     template.wait_ready()
     worker = template.lease()

@@ -83,7 +83,7 @@ class Extra:
 
 
 def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], beside: Callable[[int], object]) -> None:
-    """Have extra work be what ``by_itself`` does of a thousand steps, and ``beside`` of so many after calls."""
+    """Put, for the extra work, what ``by_itself`` does for a thousand steps, and what ``beside`` does after calls."""
     patch.setattr(slowdowns, "_thousand", by_itself)
     for module in (rounds, slowdowns):
         patch.setattr(module, "work", beside)

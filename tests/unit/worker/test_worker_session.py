@@ -268,7 +268,7 @@ def ready(errors: str = "") -> wire.Ready:
 
 @pytest.fixture(autouse=True)
 def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sessions end without a collection of all that the tests have loaded."""
+    """Let sessions end without a collection of all that the tests have loaded."""
     monkeypatch.setattr(session, "_collect_before_the_end", lambda: None)
 
 
