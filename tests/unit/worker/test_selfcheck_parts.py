@@ -83,7 +83,7 @@ class Extra:
 
 
 def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], beside: Callable[[int], object]) -> None:
-    """Put, for the extra work, what ``by_itself`` does for a thousand steps, and what ``beside`` does after calls."""
+    """Replace extra work: ``by_itself`` does a thousand steps, and ``beside`` as many as it is given, after calls."""
     patch.setattr(slowdowns, "_thousand", by_itself)
     for module in (rounds, slowdowns):
         patch.setattr(module, "work", beside)
