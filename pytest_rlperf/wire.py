@@ -163,7 +163,7 @@ class Started(Message, frozen=True):
 
 
 class Imported(Message, frozen=True):
-    """A preload server or a template has imported modules; if it should not have some, the ``dirty``, it is of no use.
+    """A preload server or a template has imported modules; it is of no use if it must not have some, the ``dirty``.
 
     ``changes`` are those that imports have made to the variables, None for a removed one.
     """
@@ -535,7 +535,7 @@ class Warmed(msgspec.Struct, frozen=True):
 
 
 class WarmAll(Order[Warmed], frozen=True):
-    """Warm up both workers in a part of ``share_s``; the head's sizes the slices unless ``shape`` is given.
+    """Warm up both workers in a part of ``share_s``; the head's worker sizes the slices unless ``shape`` is given.
 
     ``call_s`` is about the time of a call, if known. The head is ``slowed``. ``calls`` is how many calls the workers of
     the first pair had made when their slices began: the slices of other pairs begin at the same calls, by number.

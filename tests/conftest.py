@@ -44,7 +44,7 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 @pytest.fixture(autouse=True, scope="session")
 def _runs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what a test starts out of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
+    """Keep what a test starts out of the run that `pytest -n 3` distributes, and out of any job of GitHub's.
 
     A measured run loads this file, too, and does belong to its job, whose summary it writes. Sides are kept outside of
     projects, which pytester makes the user's home.

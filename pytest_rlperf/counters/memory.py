@@ -13,7 +13,7 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -35,6 +35,7 @@ from pytest_rlperf.counters.instrument import (
 )
 from pytest_rlperf.counters.operations import Profiled
 from pytest_rlperf.model.measured import Count
+from pytest_rlperf.probes import put
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
@@ -220,16 +221,12 @@ def _profiling_memory() -> Iterator[Any]:
     from torch._C._profiler import RecordScope
 
     module: Any = import_module("torch.autograd.profiler")
-    enable, profiler = module._enable_profiler, module.profile(profile_memory=True, use_kineto=False)
-    module._enable_profiler = partial(enable, scopes={RecordScope.USER_SCOPE})
-    try:
-        profiler.__enter__()
-    finally:
-        module._enable_profiler = enable
-    try:
-        yield profiler
-    finally:
-        profiler.__exit__(None, None, None)
+    with ExitStack() as undoing:
+        enable = partial(module._enable_profiler, scopes={RecordScope.USER_SCOPE})
+        undoing.callback(put(module, "_enable_profiler", enable))
+        with module.profile(profile_memory=True, use_kineto=False) as profiler:
+            undoing.close()
+            yield profiler
 
 
 @contextmanager
