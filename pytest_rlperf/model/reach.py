@@ -22,7 +22,7 @@ class Footprint(msgspec.Struct, frozen=True):
     something else in their place, and ``annotated`` if their annotations have been read. ``special`` are the files that
     no ordinary loader has loaded. ``opened`` are changed files that a library in another language, or another process,
     has opened meanwhile. ``unwatched`` says why these are not known. ``many`` if several threads, children or an
-    accelerator worked while it was called.
+    accelerator worked while it was called; None if the calls were too short to find out.
     """
 
     files: list[str]
@@ -37,7 +37,7 @@ class Footprint(msgspec.Struct, frozen=True):
     special: list[str] = msgspec.field(default_factory=list)
     opened: list[str] = msgspec.field(default_factory=list)
     unwatched: str = ""
-    many: bool = False
+    many: bool | None = None
 
 
 MAIN = "__main__"

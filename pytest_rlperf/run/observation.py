@@ -68,7 +68,8 @@ class _Looks:
         self.is_uneven = False
         self._test, self._drivers, self._driver = test, drivers, driver
         self._read, self._reached = Reads(), Reached()
-        self._is_opened, self._is_many, self._unwatched = False, False, ""
+        self._is_opened, self._unwatched = False, ""
+        self._is_many: bool | None = None
         self._met: list[tuple[Footprint, Footprint]] = []  # each round's footprints after the first call
 
     def round(self, number: int) -> Steps[Observation | None]:
@@ -116,7 +117,8 @@ class _Looks:
         sides, change = self._drivers.sides, self._drivers.change
         read = compare_reads(sides, (*base.files, *base.opened), (*head.files, *head.opened))
         self._is_opened |= bool(base.opened or head.opened)
-        self._is_many |= base.many or head.many
+        many = base.many, head.many
+        self._is_many = True if self._is_many or True in many else None if None in many else False
         self._unwatched = self._unwatched or base.unwatched or head.unwatched
         self._read |= read
         if self._read.missing:

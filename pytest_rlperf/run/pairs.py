@@ -117,7 +117,8 @@ class Pairs:
         self._reads = any(policy.findings[kind] != OFF for kind in OF_READINGS)
         self._begun = 0
         self._has_counts = False
-        self._single = (False, False)  # whether one thread did the work in the first pair, on the base and on the head
+        # Whether one thread did the work, in observers or in the first pair, on the base and on the head.
+        self._single = [test.needs_machine is False] * 2
         self._slowed = slowed
         self._shape: Shape | None = None
         self._call_s = 0.0
@@ -248,9 +249,9 @@ class Pairs:
             self._slowed = wire.Slowdown(self._slowed.share, warmed.steps)
         if self._shape is None:
             self._shape, self._call_s, self._calls = warmed.head.shape, warmed.head.call_s, warmed.head.calls
-            self._single = warmed.base.single is True, warmed.head.single is True
-        # A busy machine may have sized the calls: a later, faster pair may then take too little time to find out.
+        # A pair may warm up for too little time to find out.
         found = [known if side.single is None else side.single for side, known in zip(sides, self._single, strict=True)]
+        self._single = self._single if index else found
         needs_machine = not all(found) or any(side.accelerated for side in sides)
         self._test.needs_machine = needs_machine or (index > 0 and self._test.needs_machine is True)
         return all(found)

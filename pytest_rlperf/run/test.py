@@ -40,7 +40,7 @@ class UnpairedError(Exception):
 class Observation(msgspec.Struct, frozen=True):
     """The facts that observers have shown about a test: ``reason`` is why it need not be measured, None if it must be.
 
-    ``is_many`` if threads, children or an accelerator did its work, None if that was not observed. ``reached`` is None
+    ``is_many`` if threads, children or an accelerator did its work, None if that is not known. ``reached`` is None
     if no look was finished. ``untouched`` if no part of the change can matter, whether that spares the test or not.
     ``checked`` are the first calls of the base and of the head, imports included. It ``is_doubtful`` if another test's
     processes may have opened all the differing files that it has read. ``unwatched`` says why the files opened by

@@ -201,7 +201,8 @@ class Engine:
         assert self._recorder is not None
         watch, names = ActivityWatch(), frozenset(order.names)
         _call_until_settled(workload, order.limit_s, names, self._observer, self._recorder)
-        many = workload.whole_machine or is_accelerated or watch.seen().is_many
+        is_single = watch.seen().is_single
+        many = True if workload.whole_machine or is_accelerated else None if is_single is None else not is_single
         known = self._observer, self._recorder, self._loaded_files, self._alike
         found = _footprint_now(*known, searches=order.searches)
         return replace(found, children=found.children or _had_children(self._ended), many=many)

@@ -105,11 +105,6 @@ class Activity(NamedTuple):
             return False
         return None if self.threads is None else self.threads <= 1
 
-    @property
-    def is_many(self) -> bool:
-        """Whether several threads or processes are known to work."""
-        return (self.threads or 0) > 1 or self.children > 0
-
 
 class ActivityWatch:
     """Watches this process from now on."""

@@ -147,7 +147,7 @@ class Round(NamedTuple):
     compiled: bool = False
     opened: Sequence[str] = ()
     unwatched: str = ""
-    many: bool = False
+    many: bool | None = False
 
 
 @pytest.fixture
@@ -161,9 +161,11 @@ WITH_CODE = ("a.py", "b.py")
 UNREACHED = reasons.Unreached("commit 1", 1)
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_what_works_in_an_observer_shows_whether_the_test_needs_the_machine(observed: Observed, many: bool) -> None:
-    """Several threads, children or an accelerator, on either side; nothing is known where nobody has looked."""
+@pytest.mark.parametrize("many", [False, True, None])
+def test_what_works_in_an_observer_shows_whether_the_test_needs_the_machine(
+    observed: Observed, many: bool | None
+) -> None:
+    """Several threads, children or an accelerator, on either side; nothing is known after a brief look."""
     assert Observation().is_many is None
     observed.rounds = [Round(WITH_CODE, lines=[USED], many=many)] * 2
     assert observed.decide().is_many is many

@@ -414,6 +414,20 @@ def test_what_needs_the_machine_has_it_from_its_set_up_on(
     assert compared.lanes.free == 2
 
 
+@pytest.mark.parametrize("known", [None, False])
+def test_pairs_too_brief_to_see_one_thread_trust_observers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool | None
+) -> None:
+    """One CPU runs both sides of each; where nobody has seen one thread, the kernel places the work."""
+    compared = Compared(tmp_path, monkeypatch, Lanes(2, (4, 7)))
+    compared.test.needs_machine = known
+    warm = replace(WARM, single=None)
+    compared.answer = lambda driver, order: wire.Warmed(warm, warm) if isinstance(order, wire.WarmAll) else None
+    compared.compare()
+    taken = [order for driver in compared.drivers for order in driver.orders if isinstance(order, wire.TakePair)]
+    assert {order.cpu is not None for order in taken} == {known is False}
+
+
 @pytest.mark.parametrize("needs_machine", [False, True])
 def test_what_follows_the_pairs_runs_in_its_own_lane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs_machine: bool
