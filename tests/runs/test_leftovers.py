@@ -107,7 +107,7 @@ for number in itertools.count():
     time.sleep(0.002)
 """
 QUICK = (
-    *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=20", "--rlperf-tolerance=900%"),
+    *("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=5", "--rlperf-tolerance=900%"),
     "--rlperf-findings=counts=off,garbage=off,first_call=off",
 )
 needs_place = pytest.mark.skipif(not Path(PLACE).is_mount(), reason="this system has no such place")

@@ -350,7 +350,7 @@ def test_code_that_only_child_processes_ran_is_measured(repository: Repository) 
     repository.measure("spawn")
     repository.commit()
     repository.write({"mylib/elsewhere.py": "VALUE = 2\n"})
-    run = repository.against("HEAD", "-v", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=1")
+    run = repository.against("HEAD", "-v", *TWO_PAIRS)
     assert run.tests["test_spawn"]["live"]["pairs"]
 
 

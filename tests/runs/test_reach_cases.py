@@ -263,7 +263,7 @@ def test_children_that_no_event_tells_of_count(tmp_path: Path, files: Mapping[st
     example = Example(tmp_path, files)
     example.commit()
     example.write({"rounds.py": files["rounds.py"].replace("(1)", "(200)")})
-    run = example.pytest("--rlperf-against=HEAD", "-o", "rlperf_pairs=2..2", "--rlperf-max-time=1")
+    run = example.pytest("--rlperf-against=HEAD", *builders.TWO_PAIRS)
     assert run.statuses
     assert run.codes["test_it"] not in ("code", "reach"), run.reasons
 
