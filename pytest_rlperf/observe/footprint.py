@@ -6,7 +6,7 @@ import sys
 
 from pytest_rlperf.model.reach import Footprint
 from pytest_rlperf.observe.objects import AsObjects, functions_as_objects, specially_loaded
-from pytest_rlperf.observe.observer import LoadedFiles, Observer
+from pytest_rlperf.observe.observer import LoadedFiles, Observer, paths_of
 from pytest_rlperf.observe.recorder import FunctionRecorder
 
 
@@ -37,7 +37,7 @@ def footprint(
         compiled=recorded.has_compiled,
         kept=objects.kept,
         annotated=objects.read,
-        special=sorted(specially_loaded(loaded)),
+        special=sorted({place for file in specially_loaded(loaded) for place in paths_of(file)}),
         opened=observer.opened(),
         unwatched=observer.unwatched,
     )

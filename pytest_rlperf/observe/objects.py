@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from types import CellType, FrameType, FunctionType
 from typing import NamedTuple
 
+from pytest_rlperf.observe.observer import paths_of
+
 # Types that run the very function that they keep, if they run anything, in Python's own loop.
 _TRANSPARENT = (
     *(CellType, FrameType, classmethod, property, staticmethod, functools.cached_property, functools.partial),
@@ -36,7 +38,9 @@ def functions_as_objects(files: Collection[str]) -> AsObjects:
     """
     gc.unfreeze()  # frozen objects are in no list
     found = [each for each in gc.get_objects() if type(each) is FunctionType]
-    functions = {id(each): each for each in found if each.__code__.co_filename in files}
+    known = {name: paths_of(name) for name in {each.__code__.co_filename for each in found}}
+    names = {name for name, places in known.items() if not places.isdisjoint(files)}
+    functions = {id(each): each for each in found if each.__code__.co_filename in names}
     del found
     holders = gc.get_referrers(*functions.values()) if functions else []
     others = {id(functions), *(id(each.__defaults__) for each in functions.values())}
@@ -75,7 +79,8 @@ def _is_read(function: FunctionType) -> bool:
 def _lines(functions: Iterable[FunctionType]) -> _LinesByFile:
     lines: dict[str, set[int]] = {}
     for each in functions:
-        lines.setdefault(each.__code__.co_filename, set()).add(each.__code__.co_firstlineno)
+        for place in paths_of(each.__code__.co_filename):
+            lines.setdefault(place, set()).add(each.__code__.co_firstlineno)
     return {file: sorted(found) for file, found in lines.items()}
 
 

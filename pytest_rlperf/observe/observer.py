@@ -101,7 +101,7 @@ class Observer:
         return self._watch.fault
 
     def _watched(self, files: Iterable[str]) -> list[str]:
-        return sorted(file for file in files if is_below(file, self.below))
+        return sorted({place for file in files if is_below(file, self.below) for place in paths_of(file)})
 
 
 def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list[str]) -> None:
@@ -237,6 +237,12 @@ def resolved(file: str) -> str:
     """Return a file's path without links to directories, as they were at the first request."""
     directory, base = os.path.split(file)
     return os.path.join(_resolved_directory(directory), base)  # noqa: PTH118 - thousands of modules
+
+
+def paths_of(file: str) -> set[str]:
+    """Return a file's path without links to directories, and that of the file that it leads to if it is a link."""
+    place = resolved(file)
+    return {place, os.path.realpath(place)} if os.path.islink(place) else {place}  # noqa: PTH114 - thousands of files
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from pytest_rlperf.observe.observer import is_below
+from pytest_rlperf.observe.observer import is_below, paths_of
 
 _TOOLS = (3, 4, 5)  # of sys.monitoring: 0 to 2 are for debuggers, coverage and profilers
 _NAME = "pytest-rlperf notes what runs"
@@ -85,7 +85,8 @@ class FunctionRecorder:
         for name, found in by_file.items():
             path = str(self._directory / name) if name.endswith(".py") else name  # other names are not files
             if path[:1] == "/" and is_below(path, below):
-                lines.setdefault(path, set()).update(found)
+                for place in paths_of(path):
+                    lines.setdefault(place, set()).update(found)
         return Recorded(
             {path: sorted(found) for path, found in lines.items()},
             any(code.co_name in _COMPILE and code.co_filename.endswith(_COMPILERS) for code in codes),

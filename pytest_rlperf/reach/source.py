@@ -24,11 +24,6 @@ _NAMES_ALONE = {"__all__", "__version__"}  # no code under measurement computes 
 _OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
-# Bases whose classes make no fields from annotations, by their packages. Any other may, or may have a base that does.
-_PLAIN = {
-    _BUILTINS: {"BaseException", "Exception", "object"},
-    **{"abc": {"ABC"}, "enum": {"Enum", "IntEnum"}, "typing": {"Generic"}, "typing_extensions": {"Generic"}},
-}
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
 # it for later, and read its annotations.
 _OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
@@ -50,8 +45,8 @@ class Part(msgspec.Struct, frozen=True):
 
     It reaches from line ``first``, its first decorator's, to ``last``; ``line`` has its name. ``runs`` is what it does,
     as text, and ``names`` are the names that it uses. A function is ``kept`` if a decorator, its own or its class's,
-    may run it as something else. ``text`` is its source. A body's ``order`` is that of its statements, imports, classes
-    and kept functions: statements may affect the others.
+    may run it as something else. ``text`` is its source. A body's ``order`` is that of its statements,
+    imports, classes, kept functions and those with computed defaults: statements may affect the others.
     """
 
     kind: Kind
@@ -107,7 +102,7 @@ class Source:
             if isinstance(node, _Function):
                 name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
                 self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
-                order += [f"def {node.name}"] * is_kept
+                order += [f"def {node.name}"] * (is_kept or self._has_computed_default(node))
                 if node.name.startswith("__"):  # Python checks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
@@ -125,6 +120,12 @@ class Source:
                 rest.append(node)
                 order.append(ast.dump(node))
         return rest, order
+
+    def _has_computed_default(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a default value depends on what statements before the function have set."""
+        defaults = (*node.args.defaults, *filter(None, node.args.kw_defaults))
+        names = (each.id for default in defaults for each in ast.walk(default) if isinstance(each, ast.Name))
+        return any(map(self._bound.is_variable, names))
 
     def _take_nested(self, node: ast.stmt, prefix: str) -> None:
         """Take functions and classes out of a statement's blocks, and leave their names there."""
@@ -281,9 +282,9 @@ class _Bound:
         package, _, inner = f"{next(iter(self._origins[root]))}{'.' * bool(rest)}{rest}".partition(".")
         return inner.rpartition(".")[2] in known.get(package, ())
 
-    def is_class(self, name: str) -> bool:
-        """Whether a name is bound only to classes in this file."""
-        return self._origins.get(name) == {".ClassDef"}
+    def is_variable(self, name: str) -> bool:
+        """Whether a statement of this file may give the name another value."""
+        return "." in self._origins.get(name, ())
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether a decorator may run something made from a function or a method in its place."""
@@ -297,33 +298,23 @@ class _Bound:
 class _AsItRuns(ast.NodeTransformer):
     """Leaves in a tree only what runs: no docstrings, and nothing only for type checkers.
 
-    Annotations stay if they make fields, if a decorator may read them, and everywhere with ``annotated``.
+    Annotations stay in the bodies of classes, of which they may make fields, and where a decorator may read them.
+    With ``annotated`` they stay everywhere.
     """
 
     def __init__(self, bound: _Bound, *, annotated: bool) -> None:
         self._bound = bound
         self._annotated = self._stays = annotated  # _stays is for the body around
         self._keeps = False  # for the class around
-        self._plain: set[str] = set()  # classes in this file
-        self._makers: set[str] = set()
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
         return self._body_of(node, stays=False)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        makes_fields = bool(node.decorator_list or node.keywords or not all(map(self._is_plain, node.bases)))
-        reads = any(getattr(each, "name", "") == "__init_subclass__" for each in node.body)  # those of its subclasses
-        (self._makers if makes_fields or reads else self._plain).add(node.name)
         outside, self._keeps = self._keeps, self._bound.is_kept(node)
-        found = self._body_of(node, stays=makes_fields)
+        found = self._body_of(node, stays=True)
         self._keeps = outside
         return found
-
-    def _is_plain(self, base: ast.expr) -> bool:
-        base = base.value if isinstance(base, ast.Subscript) else base
-        name = getattr(base, "id", "")
-        is_own = self._bound.is_class(name) and name in self._plain - self._makers
-        return is_own or self._bound.is_of(base, _PLAIN)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         stays = self._annotated or self._keeps or self._bound.is_kept(node)

@@ -16,6 +16,7 @@ import msgspec
 from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
 from pytest_rlperf.reach.source import Part, changed_parts, source_of
 from pytest_rlperf.sides.installs import is_installed
@@ -224,7 +225,7 @@ class Change:
 
     def _lies_in(self, counts: FunctionCounts, part: ChangedPart, side: Part) -> bool:
         is_function = side.kind is Kind.FUNCTION and side.first <= counts.line <= side.last
-        return is_function and self._in_tree(self._name(counts.file)) == part.file
+        return is_function and part.file in {self._in_tree(self._name(place)) for place in paths_of(counts.file)}
 
     def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint]) -> bool:
         """Whether only one side has run, read or loaded something by the end of the same number of calls."""
@@ -250,6 +251,7 @@ class Change:
 
     def _name(self, path: str) -> str:
         """Return a file's name, in whichever of either side's places it lies."""
+        path = resolved(path) if path.startswith(os.sep) else path
         homes = (*self._installed, *self._sides.base.homes, *self._sides.head.homes)
         return next((path[len(str(home)) + 1 :] for home in homes if path.startswith(f"{home}{os.sep}")), path)
 

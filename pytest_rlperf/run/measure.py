@@ -341,4 +341,6 @@ def _how_it_left(name: str, done: wire.Done, reporter: str) -> str:
             "a test must call its fixture in every process"
         )
     outcome = "was not collected" if done.outcome == "missing" else done.outcome
+    if name == reporter:
+        return f"in {name} the test {outcome}.\n{done.text}"
     return f"in {name} the test {outcome}, while it went on in {reporter}.\n{done.text}"

@@ -400,7 +400,9 @@ def _prepare(start: wire.SessionSettings) -> pytest.Config:
         workerid=f"rlperf{start.own.number}", workercount=1, testrunuid="rlperf", mainargv=sys.argv
     )
     config.workeroutput = {}  # type: ignore[attr-defined]
-    config.args = list(start.own.files)
+    # Beyond the rootdir, pytest names tests by the arguments.
+    if all(Path(file).is_relative_to(config.rootpath) for file in start.own.files):
+        config.args = list(start.own.files)
     for name, value in _overrides(start).items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)

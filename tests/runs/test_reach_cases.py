@@ -118,6 +118,7 @@ def write_side(top: Path, side: str) -> None:
         name, _, only = header.partition(" ")
         if only in ("", ENDINGS[side]):
             builders.write(top, {name: of_side(text, side)})
+    (top / "bodies/linked_module/engine.py").symlink_to("common/core.py")
     with contextlib.closing(sqlite3.connect(top / "functions/cases/database/rounds.sqlite")) as database:
         database.execute("create table settings (rounds integer)")
         database.execute("insert into settings values (?)", [ROUNDS[side]])
