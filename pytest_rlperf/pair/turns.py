@@ -326,12 +326,16 @@ class Pair:
         return max(total_s, 1e-9) / worker.calls + worker.collecting_s
 
     def _price_collections(self) -> tuple[float, float]:
-        """Return what a call's full collections cost each side, if one side makes more of them."""
+        """Return what a call's full collections cost each side, if there are any.
+
+        If both sides make equally many, a few calls show whether the code asks for them.
+        """
         sides = [slices_of(self._blocks, side) for side in ("base", "head")]
         base, head = (sum(record.full_collections for record in slices) for slices in sides)
-        if base == head:
+        if not base + head:
             return 0.0, 0.0
-        order = PriceCollections(sum(record.calls for record in sides[0]))
+        calls = sum(record.calls for record in sides[0])
+        order = PriceCollections(math.ceil(2 * calls / base) if base == head else calls)
         return self._base.ask(order), self._head.ask(order)
 
     def _worker(self, side: str, worker: Worker, warm: Warm) -> WorkerRecord:

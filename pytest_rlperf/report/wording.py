@@ -580,13 +580,13 @@ def _untested_text(note: notes.Untested) -> str:
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
     call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
     example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
-    unless = f", unless {_named(note.may)} does, whose child processes are not observed" if note.may else ""
+    unless = f", unless {_named(note.may)} does, which could not be observed in full" if note.may else ""
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     few = f"{len(note.parts)} of {units.counted(note.changed, kind)}{unless}"
     end = example if is_little else "the run's JSON lists all of them"
     if note.is_selection:
-        return f"none of the selected tests runs {few}: {names}; tests that are not selected may"
-    return f"no test of this run runs {few}: {names}; {end}{see('writing-tests.md')}"
+        return f"none of the selected tests was seen to run {few}: {names}; tests that are not selected may"
+    return f"no test of this run was seen to run {few}: {names}; {end}{see('writing-tests.md')}"
 
 
 def _untested_name(part: ChangedPart) -> str:

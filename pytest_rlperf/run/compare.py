@@ -30,6 +30,7 @@ from pytest_rlperf.run.pairs import OpenPair, Pairs, PairsTaken
 from pytest_rlperf.run.results import contributions_of, make_result, scaled_to_judged_time
 from pytest_rlperf.run.schedule import Steps
 from pytest_rlperf.run.test import OTHER_SEED, SEED, OpenTest, UnpairedError
+from pytest_rlperf.sides.environment import CACHES
 from pytest_rlperf.spawn.variables import differing_variables
 
 _PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes per call of a line that is worth naming, and the share of all growth
@@ -111,10 +112,11 @@ class LiveComparison:
             name
             for ready, each in zip(driver.collected, checked, strict=True)
             for name in differing_variables(ready.variables, each.variables)
+            if name not in CACHES  # which this run has set
         }
         if changed and not self._drivers.fresh:
             names = ", ".join(sorted(changed))
-            raise RetryFreshError(f"a test sets {names}, which libraries read when they are loaded")
+            raise RetryFreshError(f"a test sets or removes {names}, which libraries read when they are loaded")
         check_loaded(self._drivers.sides, base, head, driver.collected[-1].loaded)
         return checked
 

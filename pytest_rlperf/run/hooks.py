@@ -357,7 +357,7 @@ class MeasuredRun:
         if reporter is not None and self._writes_log:
             self._log = self._log_lines(reporter, items)
             return self._log
-        if reporter is None or self._screen is None or self._config.option.capture == "no":
+        if reporter is None or self._screen is None or self._config.getoption("capture", "no") == "no":
             return LogLines(lambda text, color: None)
         return LiveLine(self._screen, self._config.get_terminal_writer().fullwidth)
 

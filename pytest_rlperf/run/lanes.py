@@ -47,7 +47,7 @@ def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgrou
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
     """Return the lanes of a run: one if tests share an output; note it if there are fewer than wanted."""
     machine, wanted = count_lanes(), run.settings.lanes
-    if config.option.capture in ("no", "tee-sys") or run.settings.selfcheck:
+    if config.getoption("capture", "no") in ("no", "tee-sys") or run.settings.selfcheck:
         wanted = 1
     cpus = max(1, len(machine.cpus))
     if wanted is None and machine.most < cpus:

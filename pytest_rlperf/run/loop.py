@@ -339,7 +339,7 @@ class TestLoop:
             forks=sys.platform == "linux" and settings.workers == "auto" and loads_alike,
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
-            share_terminal=self.config.option.capture in ("no", "tee-sys"),
+            share_terminal=self.config.getoption("capture", "no") in ("no", "tee-sys"),
             start_limit_s=settings.setup_timeout_s,
         )
 

@@ -34,7 +34,7 @@ _LIMIT_S = 120.0
 _PARENT = "rlperf_parent.pth"
 _REDIRECT = "_rlperf_redirect.py"
 _RUN_REDIRECT = "import importlib.util as u; s = u.spec_from_file_location('_rlperf_redirect', {path!r}); s.loader.exec_module(u.module_from_spec(s))"  # noqa: E501 - one line of a .pth file
-_CACHES = ("NUMBA_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")  # of code that was compiled at run time
+CACHES = ("NUMBA_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")  # of code that was compiled at run time
 _CACHES_IF_SET = {"JAX_COMPILATION_CACHE_DIR"}  # without the variable, nothing is kept
 
 
@@ -149,7 +149,7 @@ def _at(place: Relocation | None, path: Path) -> Path:
 
 def run_time_caches(directory: Path) -> Iterator[tuple[str, str]]:
     """Make a directory for each cache of what is compiled at run time; yield their variables and their paths."""
-    for name in (*_CACHES, *_CACHES_IF_SET & os.environ.keys()):
+    for name in (*CACHES, *_CACHES_IF_SET & os.environ.keys()):
         (directory / name).mkdir(parents=True, exist_ok=True)
         yield name, str(directory / name)
 

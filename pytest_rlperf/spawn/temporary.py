@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 
 from pytest_rlperf.spawn.guardian import VARIABLE, files_mark
@@ -17,7 +18,10 @@ class _MarkedNames(tempfile._RandomNameSequence):  # type: ignore[name-defined,m
 
     def __next__(self) -> str:
         self.were_given = True
-        return f"{self._mark}{os.getsid(0)}_{super().__next__()}"
+        name: str = super().__next__()
+        directory = sys._getframe(1).f_locals.get("dir")  # the argument of tempfile's functions
+        # What lies in a marked directory goes with it, and the path of a socket has to be short.
+        return name if self._mark in str(directory) else f"{self._mark}{os.getsid(0)}_{name}"
 
 
 def mark_temporary_files() -> None:

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from os import _exit, getpid
@@ -58,6 +59,39 @@ class Unwound(Failed):
 
     def __init__(self) -> None:
         super().__init__("the run has ended this measurement", pytrace=False)
+
+
+@contextlib.contextmanager
+def _alarm_stopped() -> Iterator[None]:
+    """Stop a test's own alarm while its call is measured, which takes longer than the call."""
+    left = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        if left[0]:
+            signal.setitimer(signal.ITIMER_REAL, *left)
+
+
+@contextlib.contextmanager
+def _all_objects_seen() -> Iterator[None]:
+    """Let code that looks at all objects see the frozen ones, too: they are frozen only for the collector's sake."""
+    known = {name: getattr(gc, name) for name in ("get_objects", "get_referrers")}
+
+    def seeing(look: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(look)
+        def see(*arguments: Any, **keywords: Any) -> Any:
+            gc.unfreeze()
+            return look(*arguments, **keywords)
+
+        return see
+
+    for name, look in known.items():
+        setattr(gc, name, seeing(look))
+    try:
+        yield
+    finally:
+        for name, look in known.items():
+            setattr(gc, name, look)
 
 
 @untouched
@@ -143,18 +177,23 @@ class Engine:
         self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s, anew))
         meter = Meter(workload, self._kernels)
         try:
-            while True:
-                order = self.receive()
-                if isinstance(order, wire.Leave):
-                    return _leave(order)
-                if not isinstance(order, wire.Order):
-                    raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
-                answer = with_room(functools.partial(self._answer, order, meter))
-                _refuse_much_output(item.config, self._scratch, "measured calls have")
-                self.send(wire.Answer(order.number, answer))
+            with _alarm_stopped(), _all_objects_seen():
+                return self._carry_out_orders(item, meter)
         finally:
             meter.thaw()
             place(self._cpus)
+
+    def _carry_out_orders(self, item: pytest.Item, meter: Meter) -> Result:
+        __tracebackhide__ = True
+        while True:
+            order = self.receive()
+            if isinstance(order, wire.Leave):
+                return _leave(order)
+            if not isinstance(order, wire.Order):
+                raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+            answer = with_room(functools.partial(self._answer, order, meter))
+            _refuse_much_output(item.config, self._scratch, "measured calls have")
+            self.send(wire.Answer(order.number, answer))
 
     def _answer(self, order: wire.Orders, meter: Meter) -> Any:
         """Carry out an order, and return its answer."""
@@ -247,7 +286,12 @@ class Engine:
 
 
 def _call_until_settled(
-    workload: Workload, limit_s: float, names: frozenset[str], observer: Observer, recorder: FunctionRecorder
+    workload: Workload,
+    limit_s: float,
+    names: frozenset[str],
+    observer: Observer,
+    recorder: FunctionRecorder,
+    clock: Callable[[], float] = monotonic,
 ) -> None:
     """Call a component until the last half of its calls has run and read nothing new: an episode ends late.
 
@@ -256,7 +300,7 @@ def _call_until_settled(
     others does not shorten the look, be they other processes or its own threads.
     """
     __tracebackhide__ = True
-    own_s, looked_s = stopwatch(), monotonic()
+    own_s, looked_s = stopwatch(), clock()
     spent_s, news_s, known = 0.0, 0.0, (observer.count, recorder.count)
     least_s, calls, is_looked_through = _SETTLED_LEAST_S, 0, False
     while spent_s < min(limit_s, max(least_s, 2 * news_s)):
@@ -264,7 +308,7 @@ def _call_until_settled(
             workload.setup()
         workload.call()
         calls += 1
-        if (now_s := monotonic()) - looked_s > _LOOK_S:
+        if (now_s := clock()) - looked_s > _LOOK_S:
             looked_s, spent_s = now_s, own_s()
             if (found := (observer.count, recorder.count)) != known:
                 known, news_s, is_looked_through = found, spent_s, False

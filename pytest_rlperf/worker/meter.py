@@ -107,7 +107,9 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> Settled:
 
 
 @contextmanager
-def in_one_process() -> Iterator[None]:
+def in_one_process(
+    clock: Callable[[], float] = time.monotonic, wait: Callable[[float], None] = time.sleep
+) -> Iterator[None]:
     """Raise MeasurementError if the body forks and the copy of this process leaves it too; end the copy there.
 
     The copy would go on with the measurement, and each of its calls would fork again. Children may end within the
@@ -122,9 +124,9 @@ def in_one_process() -> Iterator[None]:
             has_left[0] = 1
             _exit(1)
     if children() - before:
-        end_s = time.monotonic() + _COPY_LIMIT_S
-        while not has_left[0] and time.monotonic() < end_s:
-            time.sleep(_COPY_LIMIT_S / 100)
+        end_s = clock() + _COPY_LIMIT_S
+        while not has_left[0] and clock() < end_s:
+            wait(_COPY_LIMIT_S / 100)
     if has_left[0]:
         raise MeasurementError(
             "the call forks this process, and the copy returns from the call too, so both would be measured: end the "
@@ -479,7 +481,7 @@ class Meter:
 
         def note(phase: str, info: dict[str, int]) -> None:
             nonlocal asked
-            by_itself = gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]
+            by_itself = gc.isenabled() and 0 < gc.get_threshold()[0] < gc.get_count()[0]
             asked += phase == "start" and info["generation"] == len(gc.get_threshold()) - 1 and not by_itself
 
         calls = max(1, min(calls, int(_COLLECTING_S / max(self._call_s, 1e-9))))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, thread_time  # a test may replace them in their module
+from time import monotonic, thread_time  # a test may replace them, and freezegun does so in all modules
 from typing import NamedTuple
 
 import psutil
@@ -65,11 +65,13 @@ def children() -> set[int]:
 def used_by_others_ns() -> dict[int, int]:
     """Return the CPU time of each of Python's other threads and of each child process, by its number; Linux has it.
 
-    Native threads are left out: those of a pool may spin while they wait for work.
+    Native threads are left out: those of a pool may spin while they wait for work. A test may call its fixture in any
+    thread, and that one measures.
     """
     if sys.platform != "linux" or (threading.active_count() == 1 and not _may_have_children()):
         return {}
-    threads = (thread.native_id for thread in threading.enumerate() if thread is not threading.main_thread())
+    own = threading.current_thread()
+    threads = (thread.native_id for thread in threading.enumerate() if thread is not own)
     places = {number: f"/proc/self/task/{number}/schedstat" for number in threads if number is not None}
     used_ns: dict[int, int] = {}
     for number, place in (places | {pid: f"/proc/{pid}/schedstat" for pid in children()}).items():
@@ -193,7 +195,7 @@ def waits() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
-def stopwatch() -> Callable[[], float]:
+def stopwatch(clock: Callable[[], float] = monotonic, cpu: Callable[[], float] = thread_time) -> Callable[[], float]:
     """Return a function that returns the seconds since now, without those in which the calling thread waits for a CPU.
 
     Only Linux tells them. Elsewhere it is the thread's CPU time, unless its process waits for something else, too.
@@ -203,10 +205,10 @@ def stopwatch() -> Callable[[], float]:
     def held_up_ns() -> int:
         return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
 
-    began_s, began_cpu_s, waited = monotonic(), thread_time(), waits()
+    began_s, began_cpu_s, waited = clock(), cpu(), waits()
     try:
         held_ns = held_up_ns()
     except (OSError, IndexError):
-        return lambda: (monotonic() - began_s) if waits() > waited else (thread_time() - began_cpu_s)
+        return lambda: (clock() - began_s) if waits() > waited else (cpu() - began_cpu_s)
     # No less than its CPU time, whatever the kernel says of its waits.
-    return lambda: max(monotonic() - began_s - (held_up_ns() - held_ns) / 1e9, thread_time() - began_cpu_s)
+    return lambda: max(clock() - began_s - (held_up_ns() - held_ns) / 1e9, cpu() - began_cpu_s)

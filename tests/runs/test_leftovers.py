@@ -313,7 +313,9 @@ def test_only_files_that_a_runs_processes_have_named_are_removed(tmp_path: Path,
     monkeypatch.setenv(VARIABLE, str(scratch))
     monkeypatch.setattr("tempfile._name_sequence", None)
     mark_temporary_files()
-    Path(tempfile.mkdtemp(dir=tmp_path, prefix="logs-"), "events").touch()
+    logs = tempfile.mkdtemp(dir=tmp_path, prefix="logs-")
+    Path(tempfile.mkdtemp(dir=logs), "events").touch()
+    assert [path.name.count("abcd_123") for path in Path(logs).iterdir()] == [0]  # sockets' paths have to be short
     file, name = tempfile.mkstemp(".json", dir=tmp_path)
     os.close(file)
     assert f"abcd_123_{os.getsid(0)}_" in name

@@ -177,7 +177,7 @@ def test_code_that_no_test_reads_is_named(tmp_path: Path) -> None:
     run = example.pytest(*QUICK, *builders.TWO_PAIRS)
     untested = [(part["file"], part["name"]) for part in run.document["untested"]]
     assert sorted(untested) == [("ppo.py", ""), ("ppo.py", "train"), ("run.py", "__main__")]
-    (note,) = run.notes("no test of this run runs")
+    (note,) = run.notes("no test of this run was seen to run")
     assert "ppo.py:4 the body of the module" in note
     assert "run.py:4 the body of the module as a program" in note
     assert len(run.notes("a changed function may run without being observed")) == 1

@@ -102,9 +102,13 @@ def test_only_what_another_process_could_do_better_is_tried_again(tmp_path: Path
 
 
 def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
-    """Also beside all plugins that are installed, of whose modules pytest warns where they are loaded before it."""
+    """Also beside all plugins that are installed, of whose modules pytest warns where they are loaded before it.
+
+    And where pytest captures nothing.
+    """
     example = project(tmp_path, "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
-    run = example.pytest(*ONE_CALL, "-W", "error::pytest.PytestAssertRewriteWarning", code=OK, **AUTOLOAD)
+    options = ("-W", "error::pytest.PytestAssertRewriteWarning", "-p", "no:capture")
+    run = example.pytest(*ONE_CALL, *options, code=OK, **AUTOLOAD)
     assert run.statuses == {"test_it": "NEW"}
     assert "new interpreter" not in run.out, run.out
 

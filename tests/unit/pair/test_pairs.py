@@ -26,7 +26,7 @@ from pytest_rlperf.pair.turns import LogRatios, Pair
 from pytest_rlperf.run.pairs import PairTimes
 from pytest_rlperf.run.results import PairsMeasured
 from pytest_rlperf.timers import FakeClock
-from pytest_rlperf.wire import Order, Place, Take, TakePair, WarmAll, WarmUp
+from pytest_rlperf.wire import Order, Place, PriceCollections, Take, TakePair, WarmAll, WarmUp
 from pytest_rlperf.worker.rounds import slice_shape
 
 Steps = list[tuple[str, str]]
@@ -54,6 +54,8 @@ class Simulated(FakeWorker):
         self.kernels: list[bool] = []
         self.begins_after: list[tuple[int, bool]] = []
         self.rare: Callable[[int], float] = lambda call: 1.0  # by the number of the call, how much longer it takes
+        self.collects, self.collecting_s = 0, 0.0  # collections in a slice, and what they take in a call
+        self.priced: list[int] = []
         self._made = 0
         self.breaks_after = math.inf
         self._clock = clock
@@ -72,6 +74,9 @@ class Simulated(FakeWorker):
                 return None
             case Take(kind):
                 return self._take(kind)
+            case PriceCollections(calls):
+                self.priced.append(calls)
+                return self.collecting_s
         return super().carry_out(order)
 
     def _warm_up(self, order: WarmUp) -> Warm:
@@ -123,6 +128,7 @@ class Simulated(FakeWorker):
             cpu_s=calls * call_s / self.held_up,
             waits=self.waits,
             collections=1,
+            full_collections=self.collects,
             cpu=self.cpu,
             phases=phases if kind is SliceKind.TRACED else (),
             first_call=first_call,
@@ -464,6 +470,19 @@ def test_what_calls_leave_to_others_counts_as_work_while_idle(off_turn_s: float,
     figures, warm = Figures(1e-3, 0.0, 0.0), Warm(Shape(1, 10, long=False), 1e-3, 0.1, 1, single=True)
     record = worker_record([plain] * 3, figures, figures, warm, seed=0)
     assert record.idle_cpu_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("base", "head", "few"), [(0, 0, False), (1, 1, True), (1, 2, False)])
+def test_collections_of_both_sides_are_priced(base: int, head: int, few: bool) -> None:
+    """Also equally many: one may take longer, as it walks more objects. A few calls show whether the code asks."""
+    world = World(wanted=1)
+    for worker, collects in ((world.bases[0], base), (world.heads[0], head)):
+        worker.collects, worker.collecting_s = collects, collects * worker.call_s
+    (pair,) = world.measure(least=1).pairs
+    slice_calls = pair.base.calls // pair.base.slices
+    asked = [] if not base else [2 * slice_calls if few else pair.base.calls]
+    assert [world.bases[0].priced, world.heads[0].priced] == [asked, asked]
+    assert [each.collecting_s for each in (pair.base, pair.head)] == [2e-3 * base, 2e-3 * head]
 
 
 def test_a_pair_that_is_single_shares_one_cpu_where_there_are_cpus_to_choose() -> None:

@@ -25,6 +25,7 @@ from pytest_rlperf.timers import FakeClock, hierarchical_timer
 from pytest_rlperf.wire import WarmUp
 from pytest_rlperf.worker.kernels import make_kernels
 from pytest_rlperf.worker.meter import Meter
+from pytest_rlperf.worker.resources import used_by_others_ns
 from pytest_rlperf.worker.rounds import Clocks, slice_figure_ns, slice_shape
 
 
@@ -229,9 +230,13 @@ def test_calls_that_take_much_longer_than_in_the_other_process_end_warming_up_in
     assert subject.warm_up(WarmUp(0.5, kernels=False, calls=1000)).warm_up_s == pytest.approx(0.5, rel=0.2)
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool) -> None:
+@pytest.mark.parametrize(
+    ("asks", "threshold"),
+    [(True, gc.get_threshold()[0]), (False, gc.get_threshold()[0]), pytest.param(True, 0, id="never by itself")],
+)
+def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool, threshold: int) -> None:
     """Warming up freezes objects, which a collection in a slice does not walk; none that the code asks for is none."""
+    usual = gc.get_threshold()
     kept = [{"number": number} for number in range(100_000)]
 
     def call() -> None:
@@ -243,9 +248,11 @@ def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool) -> N
     clock = FakeClock()
     subject = Meter(workload(call), dict, Clocks(clock, time.process_time_ns, 76.0))
     try:
+        gc.set_threshold(threshold, *usual[1:])
         subject.warm_up(WarmUp(0.0, Shape(1, 1, long=False), kernels=False))
         own_s, frozen_s = subject.collecting_s(20), subject.take(SliceKind.PLAIN).cpu_s
     finally:
+        gc.set_threshold(*usual)
         subject.thaw()
     assert len(kept) == 100_000
     assert (own_s > 2 * frozen_s) if asks else (own_s == 0.0)
@@ -388,3 +395,13 @@ def test_items_and_collections_are_those_of_a_slice() -> None:
     finally:
         subject.thaw()
     assert gc.get_freeze_count() == 0
+
+
+def test_the_thread_that_measures_is_no_background_work() -> None:
+    """A test may call its fixture in any thread; another thread that works counts, the main one, too."""
+    found: list[set[int]] = []
+    thread = threading.Thread(target=lambda: found.append({*used_by_others_ns()}))
+    thread.start()
+    thread.join()
+    assert thread.native_id not in found[0]
+    assert threading.main_thread().native_id in found[0]

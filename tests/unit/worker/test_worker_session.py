@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import random
+import signal
 import sys
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -23,7 +24,7 @@ from _pytest.config import ConftestImportFailure
 from builders import template_settings
 from wording import Wording
 
-from pytest_rlperf import wire
+from pytest_rlperf import wire, worker
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.observe.recorder import Recorded
@@ -78,6 +79,35 @@ def test_own_modules_that_the_first_call_loads_are_listed(
     assert "rlperf_library" not in checked.loaded
     assert {"rlperf_own", "rlperf_library"} <= {*checked.imported} < {*sys.modules}
     assert checked.variables == library_variables()
+
+
+def test_a_call_sees_all_objects_and_has_no_alarm(
+    ends: tuple[Connection, Connection], pytestconfig: pytest.Config
+) -> None:
+    """Freezing hides objects, and a test's own limit is for one call; afterwards both are as before."""
+    here, there = ends
+    engine, kept, seen = Engine(template_settings(), there), [object(), {}], list[bool]()
+    look, usual = gc.get_objects, signal.signal(signal.SIGALRM, lambda *_: None)
+
+    def call() -> None:
+        gc.freeze()
+        found = {*map(id, gc.get_objects())}
+        seen.append(id(kept) in found)
+        seen.append(any(each is kept for each in gc.get_referrers(kept[1])))
+        seen.append(signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0))
+
+    wire.send(here, wire.Check())
+    wire.send(here, wire.Leave())
+    signal.setitimer(signal.ITIMER_REAL, 100.0)
+    try:
+        with pytest.raises(Unwound):
+            engine.measure(Workload("callable", call, 1.0, "call", call), SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
+        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+    assert {*seen} == {True}
+    assert gc.get_objects is look
 
 
 def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connection]) -> None:
@@ -170,8 +200,9 @@ def test_calls_are_observed_until_they_bring_nothing_new(
         made.append("processed")
         return 1.0
 
-    monkeypatch.setattr("pytest_rlperf.worker.engine.monotonic", lambda: clock.now_ns / 1e9)
-    monkeypatch.setattr("pytest_rlperf.worker.engine.stopwatch", lambda: lambda: clock.now_ns / 1e9)
+    monkeypatch.setattr(worker.engine._call_until_settled, "__defaults__", (lambda: clock.now_ns / 1e9,))
+    monkeypatch.setattr(worker.engine, "stopwatch", lambda: lambda: clock.now_ns / 1e9)
+    monkeypatch.setattr(worker.engine, "monotonic", lambda: 7.0)  # as freezegun does in all modules
     here, there = ends
     engine = Engine(template_settings(observes=True), there, observer, recorder)  # type: ignore[arg-type]
     for order in (wire.Observe(2.0, searches=False, number=1), wire.Leave()):
@@ -326,12 +357,12 @@ def test_settings_of_the_run_alone_are_dropped(tmp_path: Path, monkeypatch: pyte
     for name in ("rerunfailures", "kept"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     args = ["-s", "--assert=plain", "--maxfail=1", "-p", "rerunfailures", "-p", "kept"]
-    config = session._prepare(template_settings(args=args, files=["test_it.py"], scratch=str(tmp_path)))
+    config = session._prepare(template_settings(args=args, files=[str(tmp_path / "test_it.py")], scratch=str(tmp_path)))
     try:
         assert config.pluginmanager.has_plugin("kept")
         assert not config.pluginmanager.has_plugin("rerunfailures")
         assert [line for line in config.getini("markers") if line.startswith("flaky: ")]
-        assert config.args == ["test_it.py"]
+        assert config.args == [str(tmp_path / "test_it.py")]
         assert (config.option.maxfail, config.getini("faulthandler_timeout")) == (0, 0.0)
     finally:
         config._ensure_unconfigure()
