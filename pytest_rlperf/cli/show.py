@@ -342,7 +342,8 @@ def _history_of(arguments: argparse.Namespace, directory: Path) -> HistoryReport
     if not sessions.tests and not sessions.links:
         if sessions.skipped:
             raise UsageError(f"no version of {directory} can be read: {sessions.skipped[-1]}")
-        raise UsageError(f"no commit of {repository.top} has a baseline in {directory}: {_STORE}")
+        lacks = f"no commit of {repository.top} has a baseline in {directory}"
+        raise UsageError(f"{lacks}: name another by --baseline=DIR/NAME; {_STORE}")
     tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.tests)
     commits = [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(

@@ -232,7 +232,7 @@ def _page(shown: Sequence[Outcome], ordered: Sequence[Outcome], run: GitHubRun, 
 
 def _open(outcomes: Sequence[Outcome], status: Status) -> str:
     """List the gated tests with a status such as UNDECIDED; those whose call does more work come first."""
-    gated = [outcome for outcome in outcomes if outcome.verdict.gated]
+    gated = [outcome for outcome in outcomes if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
     found = sorted(
         (each for each in gated if each.verdict.status is status), key=lambda each: not each.verdict.more_work
     )

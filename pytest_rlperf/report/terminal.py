@@ -43,10 +43,12 @@ from pytest_rlperf.report.wording import (
     blame_text,
     cost_text,
     fitness_lines,
+    longer,
     message,
     pace_text,
     phases_note,
     plan_text,
+    remedy_text,
     touched_lines,
     under_way_text,
 )
@@ -59,6 +61,7 @@ _LOG_WIDTH = 80  # of lines with verdicts, whose names are never cut
 _DEEPEST = 3  # levels of phases shown without -v
 _NAME_LEAST = 16  # columns of a test's name on the live line
 _MOST = 10  # commits named of a range
+_MORE_PAIRS = "-o rlperf_pairs=3..30"
 
 
 class LogLines:
@@ -399,15 +402,16 @@ def _result(outcome: Outcome | str) -> str:
 
 
 def bisection_lines(
-    left: Sequence[Candidate], tests: Sequence[str], found: Mapping[str, Outcome | str]
+    left: Sequence[Candidate], tests: Sequence[str], found: Mapping[str, Outcome | str], options: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the lines on the end of a search by ``tests``.
 
     ``left`` are the last good candidate and those after it, up to the first that is known to be slower. ``found`` is
-    the comparison of these two; empty if the search stopped before its end.
+    the comparison of these two; empty if the search stopped before its end. ``tests`` and ``options`` are as they are
+    typed.
     """
     good, *others, bad = left
-    command = shown(f"rlperf bisect {good.range_to(bad)} {shlex.join(tests)}")
+    command = shown(f"rlperf bisect {good.range_to(bad)} {shlex.join([*tests, *options])}")
     if not found:
         yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
         yield f"go on: {command}"
@@ -427,11 +431,27 @@ def bisection_lines(
     yield f"again: {command}"
 
 
-def not_slower_lines(first: Candidate, last: Candidate, found: Mapping[str, Outcome | str]) -> Iterator[str]:
-    """Yield the lines on a search that had nothing to search for: no test is slower on the last candidate."""
+def not_slower_lines(
+    first: Candidate,
+    last: Candidate,
+    found: Mapping[str, Outcome | str],
+    typed: Callable[[str], str] = str,
+    options: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield the lines on a search that had nothing to search for: no test is slower on the last candidate.
+
+    A test is ``typed`` in a command, with ``options``.
+    """
     yield f"not found: no test is SLOWER on {last.title} against {first.title}"
     judged = {key: each.verdict for key, each in found.items() if not isinstance(each, str)}
-    unsettled = [key for key, each in judged.items() if each.gated and each.status is Status.UNDECIDED]
-    if unsettled:
-        command = shown(f"rlperf bisect {first.range_to(last)} {shlex.join(unsettled)}")
-        yield f"with more pairs for what is UNDECIDED: {command} -o rlperf_pairs=3..30"
+    unsettled = {key: each for key, each in judged.items() if each.gated and each.status is Status.UNDECIDED}
+    by_option: dict[str, list[str]] = {}
+    for key, each in unsettled.items():
+        option = _MORE_PAIRS if each.remedy is None else longer(each.remedy)
+        if each.remedy is not None and not option:
+            yield shown(f"{key} is UNDECIDED: {remedy_text(each.remedy, each.reason)}")
+        else:
+            by_option.setdefault(option, []).append(typed(key))
+    for option, tests in by_option.items():
+        command = shown(f"rlperf bisect {first.range_to(last)} {shlex.join([*tests, *options])}")
+        yield f"for what is UNDECIDED: {command} {option}"

@@ -53,7 +53,7 @@ _UNDECIDED = {
     reasons.Code.UNCONFIRMED: "time ran out before another pair confirmed it",
     reasons.Code.PAIRS: "too few pairs",
     reasons.Code.SPREAD: "the pairs differ too much",
-    reasons.Code.NEAR: "the change is too close to the tolerance for more pairs to decide",
+    reasons.Code.NEAR: "the change is so close to the tolerance that more pairs would not help",
     reasons.Code.MOVED: "expensive calls happened at other calls than on the base, too few to tell whether more often",
 }
 _REPLACE = f"unless a commit accepts it ({TRAILER}: TEST <= +N% REASON) or you move the file away"
@@ -92,7 +92,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         return reason_lines(verdict.reason)
     found = reason_lines(verdict.reason)
     if verdict.remedy is not None:
-        found.append(_remedy_text(verdict.remedy, verdict.reason))
+        found.append(remedy_text(verdict.remedy, verdict.reason))
     found += [line for reason in verdict.also for line in reason_lines(reason)]
     return found if verdict.allowance is None else [*found, accepted_text(verdict.allowance)]
 
@@ -282,7 +282,7 @@ def longer(remedy: Remedy) -> str:
     return f"{options[remedy.kind]}{remedy.amount:g}" if remedy.kind in options else ""
 
 
-def _remedy_text(remedy: Remedy, reason: Reason) -> str:
+def remedy_text(remedy: Remedy, reason: Reason) -> str:
     """Write the one change that would most likely decide."""
     amount = remedy.amount or 0.0
     match remedy.kind:
@@ -432,16 +432,15 @@ def _beside_times(reason: Reason) -> str | None:
 def _same_code(reason: reasons.SameCode | reasons.Unreached) -> str:
     if isinstance(reason, reasons.Unreached):
         if not reason.functions:
-            return f"unchanged: this test neither runs nor reads anything that differs from {reason.base_label}"
+            return f"unchanged: runs and reads nothing that differs from {reason.base_label}"
         functions = "the one function" if reason.functions == 1 else f"0 of the {reason.functions} functions"
         runs = "does not run" if reason.functions == 1 else "runs"
         return f"unchanged: {runs} {functions} that this change touches"
     if reason.files is not None and not reason.code_files:
         return "this test loads only test files and none of your code, so no change of your code can make it slower"
     if reason.files is not None:
-        files = "the one file" if reason.files == 1 else f"none of the {reason.files} files"
-        differs = "does not differ" if reason.files == 1 else "differs"
-        return f"{files} that this test reads {differs} from {reason.base_label}"
+        files = "the one file read does" if reason.files == 1 else f"the {reason.files} files read do"
+        return f"{files} not differ from {reason.base_label}"
     return f"same code as {reason.base_label}"
 
 

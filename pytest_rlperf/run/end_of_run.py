@@ -27,10 +27,20 @@ from pytest_rlperf.report.terminal import render_selfcheck, render_summary
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.cache import cache_of
 from pytest_rlperf.run.state import RunState
-from pytest_rlperf.writing import CACHE, LATEST_RUN, TRACE_OPTION, OutputError, check_file, check_files_in, write_file
+from pytest_rlperf.writing import (
+    CACHE,
+    LATEST_RUN,
+    TRACE_OPTION,
+    OutputError,
+    check_file,
+    check_files_in,
+    latest_run,
+    write_file,
+)
 
 _JSON = "--rlperf-json"
 _HTML = "--rlperf-html"
+_JUDGING = ("--rlperf-tolerance", "--rlperf-findings")
 
 
 def check_outputs(settings: Config) -> None:
@@ -43,6 +53,17 @@ def check_outputs(settings: Config) -> None:
         from pytest_rlperf.report.html import check_html  # which most runs need not load
 
         check_html(settings.html)
+
+
+def judged_by(config: pytest.Config) -> list[str]:
+    """Return the options of the command line by which tests were judged, for a command that judges them again."""
+    given = [*config.invocation_params.args]
+    words = [
+        (each, *each.partition("=")[:2], following) for each, following in zip(given, [*given[1:], ""], strict=True)
+    ]
+    return [
+        each if has_value else f"{each}={following}" for each, name, has_value, following in words if name in _JUDGING
+    ]
 
 
 @dataclass
@@ -99,8 +120,9 @@ class EndOfRun:
         cache = cache_of(self.config)
         if cache is not None:
             with suppress(OSError, OutputError):
-                write_file("pytest's cache", cache.mkdir(CACHE) / LATEST_RUN, document)
-                self._kept = True
+                place = cache.mkdir(CACHE) / LATEST_RUN
+                write_file("pytest's cache", place, document)
+                self._kept = latest_run(Path.cwd()) == place  # there `rlperf show` looks for it
 
     def _document(self, failed: Collection[str], unmeasured: Collection[str]) -> dict[str, Any]:
         """Return the run's JSON; ``unmeasured`` are the keys of tests without figures that have not failed."""
@@ -205,7 +227,7 @@ class EndOfRun:
     def _next(self, *, verbose: bool, kept: bool) -> list[NextStep]:
         """Return the commands to type next, each with its effect."""
         saved, command = self.run.saved, self._command(self._paths)
-        against = self.settings.against is not None
+        against = self.settings.against is not None or self.settings.bisect is not None
         steps = next_steps(
             self._outcomes,
             command,
@@ -214,7 +236,8 @@ class EndOfRun:
             verbose=verbose,
             kept=kept,
             has_page=self._has_page,
-            alone=self._command([], *([] if against else ["--rlperf"])),
+            alone=self._command([], *([] if against else ["--rlperf"]), *judged_by(self.config)),
+            below=os.path.relpath(self.config.rootpath),
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""
@@ -224,7 +247,9 @@ class EndOfRun:
     def _command(self, paths: Collection[str], *flags: str) -> str:
         """Return the command that runs tests against the same base; a test's key can be appended to it."""
         against = [] if self.settings.against is None else [f"--rlperf-against={self.settings.against}"]
-        return shlex.join(["pytest", *paths, *against, *flags])
+        settings = self.config.option.override_ini or []
+        baseline = [word for each in settings if each.startswith("rlperf_baseline=") for word in ("-o", each)]
+        return shlex.join(["pytest", *paths, *against, *baseline, *flags])
 
     @property
     def _paths(self) -> list[str]:

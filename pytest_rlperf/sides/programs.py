@@ -63,15 +63,14 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="surrogateescape",  # file names are bytes
             start_new_session=True,
         )
     except (OSError, ValueError) as error:  # a NUL in a word is a ValueError
         raise SideError(f"cannot run {words[0]}: {error}") from None
     with process:
         try:
-            out, err = _output(process, limit_s, on_wait)
+            # As bytes, which file names are: they may have line ends in them, which a text's reader would change.
+            out, err = (each.decode("utf-8", "surrogateescape") for each in _output(process, limit_s, on_wait))
         except subprocess.TimeoutExpired:
             raise SideError(f"`{_abridged(words)}` did not end within {limit_s:.0f} s and was ended") from None
         finally:
@@ -81,7 +80,7 @@ def run(
     return _answered(words, Completed(process.returncode, out, err))
 
 
-def _output(process: subprocess.Popen[str], limit_s: float, on_wait: Callable[[float], None]) -> tuple[str, str]:
+def _output(process: subprocess.Popen[bytes], limit_s: float, on_wait: Callable[[float], None]) -> tuple[bytes, bytes]:
     """Return what a program writes until it ends; TimeoutExpired if it runs on after ``limit_s``."""
     began_s = time.monotonic()
     while True:

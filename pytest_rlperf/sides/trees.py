@@ -25,6 +25,7 @@ from pytest_rlperf.sides.git import Listing, Repository, find_repository
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
 _LOCKED_S = 10.0  # for git to end what it writes in the user's tree
+_SCRATCH = "pytest-rlperf-"  # the names of the temporary directories of runs begin so
 _LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # limits for ignored files, which may be a data set
 _LEAST_SPACE = 1 << 20  # bytes
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
@@ -209,14 +210,15 @@ def _moved_on(repository: Repository, names: list[str], changed: frozenset[str],
 
 
 def _tree_files(repository: Repository, listing: Listing) -> list[str]:
-    """Return a working tree's files, without new ones in environments that no ``.gitignore`` names."""
+    """Return a working tree's files, without new ones of environments and of runs that no ``.gitignore`` names."""
     apart: dict[Path, bool] = {}
 
     def is_apart(directory: Path) -> bool:
         if directory == repository.top:
             return False
         if directory not in apart:
-            apart[directory] = is_environment(directory) or is_apart(directory.parent)
+            is_own = is_environment(directory) or directory.name.startswith(_SCRATCH)
+            apart[directory] = is_own or is_apart(directory.parent)
         return apart[directory]
 
     names = repository.files(listing)
@@ -270,7 +272,7 @@ def _named(top: Path, place: str, patterns: tuple[str, ...]) -> Iterator[str]:
 
 
 def _walk(top: Path, place: str) -> Iterator[str]:
-    """Yield the files at or below a place, relative to ``top``, without bytecode, environments and caches."""
+    """Yield the files at or below a place, relative to ``top``: no bytecode, environments, caches or runs' files."""
     start = top / place
     if start.is_symlink() or start.is_file():
         if not place.endswith((".pyc", ".pyo")):
@@ -278,7 +280,7 @@ def _walk(top: Path, place: str) -> Iterator[str]:
         return
     for directory, below, files in os.walk(start):
         here = Path(directory)
-        if here.name in {"__pycache__", ".git"} or is_environment(here):
+        if here.name in {"__pycache__", ".git"} or here.name.startswith(_SCRATCH) or is_environment(here):
             below.clear()
             continue
         links = [name for name in below if (here / name).is_symlink()]

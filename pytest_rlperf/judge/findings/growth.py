@@ -149,9 +149,21 @@ def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | Non
     once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of each side keep something for good
     if resource.least:
         is_steady = min(steps) > 0 and steps[-1] >= _ABATES * (steps[0] - once)
+        is_steady = is_steady and _without_largest(readings, resource.of) >= _ABATES * (head - base)
     else:  # a rare resource does not grow in every stretch
         is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
     return head - base if is_steady and head > max(base, _OF_BASE * base) else None
+
+
+def _without_largest(readings: Sequence[Reading], of: Callable[[Usage], float]) -> float:
+    """Return how much more a call keeps on the head by all stretches but the one with the largest difference.
+
+    What the head keeps once, for example a copy that it replaces every now and then, came in one of them.
+    """
+    stretches = [(each[1].head.calls - each[0].head.calls, each) for each in itertools.pairwise(readings)]
+    more = [(_slope(each, "head", of) - _slope(each, "base", of), calls) for calls, each in stretches]
+    rest = sorted(more)[:-1]
+    return sum(slope * calls for slope, calls in rest) / max(1, sum(calls for _, calls in rest))
 
 
 def _slope(readings: Sequence[Reading], side: str, of: Callable[[Usage], float]) -> float:

@@ -267,6 +267,23 @@ def test_a_cache_that_fills_is_no_growth() -> None:
     assert lines(live_of([readings] * 4)) == []
 
 
+def test_what_is_kept_once_is_no_growth() -> None:
+    """A copy that the head makes on one call of many, beside memory that both sides keep with each call."""
+    kept = (0, 40, 100, 180, 400)
+    readings = [
+        Reading(
+            replace(usage(calls), objects=NOTHING.objects + both),
+            replace(usage(calls), objects=NOTHING.objects + both + 300 * (calls > 150)),
+        )
+        for calls, both in zip(CALLS, kept, strict=True)
+    ]
+    assert lines(live_of([readings] * 4)) == []
+    growing_too = [
+        replace(each, head=replace(each.head, objects=each.head.objects + each.head.calls)) for each in readings
+    ]
+    assert "each call leaves" in lines(live_of([growing_too] * 4))[0]
+
+
 def test_what_the_first_calls_keep_for_good_hides_no_growth() -> None:
     """Few calls that keep one object each after a first one that keeps a hundred, on both sides, grow all the same."""
     once = replace(NOTHING, objects=NOTHING.objects + 100)

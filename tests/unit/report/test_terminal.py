@@ -113,20 +113,21 @@ def test_what_to_type_next_follows_from_the_verdicts() -> None:
     assert lines(new, command="pytest -k a", saved=True) == ["pytest -k a --rlperf -v"]
 
 
-def test_the_command_that_settles_a_test_measures_it_alone() -> None:
-    """With the time or the pairs that it needs; other remedies are no command."""
+@pytest.mark.parametrize(("below", "path"), [(".", "t.py"), ("..", "../t.py"), ("a", "a/t.py")])
+def test_the_command_that_settles_a_test_measures_it_alone(below: str, path: str) -> None:
+    """By its path from here, with the time or the pairs that it needs; other remedies are no command."""
     remedies = Remedy(RemedyKind.PAIRS, 27), Remedy(RemedyKind.TIME, 40), Remedy(RemedyKind.QUIET)
     tests = [
         builders.outcome(
-            builders.result(f"t.py::test_{each.kind.value}[a b]"), builders.verdict(Status.UNDECIDED, remedy=each)
+            builders.result(f"t.py::test_{each.kind.value}[a/.. b]"), builders.verdict(Status.UNDECIDED, remedy=each)
         )
         for each in remedies
     ]
     alone = "pytest --rlperf-against=v1"
-    steps = next_steps(tests, "pytest -k a", saved=False, against=True, verbose=True, alone=alone)
+    steps = next_steps(tests, "pytest -k a", saved=False, against=True, verbose=True, alone=alone, below=below)
     assert [line for step in steps for line in step.lines if line.startswith("pytest")] == [
-        f"{alone} 't.py::test_pairs[a b]' -o rlperf_pairs=3..27",
-        f"{alone} 't.py::test_time[a b]' --rlperf-max-time=40",
+        f"{alone} '{path}::test_pairs[a/.. b]' -o rlperf_pairs=3..27",
+        f"{alone} '{path}::test_time[a/.. b]' --rlperf-max-time=40",
     ]
 
 

@@ -548,6 +548,22 @@ def test_what_is_too_large_is_left_out_unless_it_is_named(tree: Tree, monkeypatc
     assert list(files_of(tree_of(sides.base), *names)) == ["data/b.npz", "small.bin"]
 
 
+@pytest.mark.parametrize("ignored", ["tmp/\n", ""])
+def test_files_of_runs_are_not_the_trees(tree: Tree, monkeypatch: pytest.MonkeyPatch, ignored: str) -> None:
+    """Where temporary files lie in the tree, copies would be copied; file names with line ends are as they are."""
+    tree.commit(**{".gitignore": ignored, "a\r.txt": "1", "test_x.py": ""})
+    tree.write(**{"a\r.txt": "2", "tmp/kept.txt": "1"})
+    monkeypatch.setenv("TMPDIR", str(tree.top / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    tree.write(**{"tmp/pytest-rlperf-older/copy/test_x.py": ""})
+    sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
+    copies = tree_of(sides.head)
+    names = {path.relative_to(copies).as_posix() for path in copies.rglob("*.txt")}
+    assert names == {"a\r.txt", "tmp/kept.txt"}
+    assert not list((copies / "tmp").glob("pytest-rlperf-*"))
+    assert (copies / "a\r.txt").read_text() == "2"
+
+
 def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is the tree as one moment had it; a tree that never rests is an error."""
     monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
