@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,12 @@ def check_outputs(settings: Config) -> None:
 
 def judged_by(config: pytest.Config) -> list[str]:
     """Return the options of the command line by which tests were judged, for a command that judges them again."""
-    given = [*config.invocation_params.args]
-    words = [
-        (each, *each.partition("=")[:2], following) for each, following in zip(given, [*given[1:], ""], strict=True)
-    ]
-    return [
-        each if has_value else f"{each}={following}" for each, name, has_value, following in words if name in _JUDGING
-    ]
+    found = []
+    for word, following in pairwise([*config.invocation_params.args, ""]):
+        name, has_value, _ = word.partition("=")
+        if name in _JUDGING:
+            found.append(word if has_value else f"{word}={following}")
+    return found
 
 
 @dataclass

@@ -24,6 +24,7 @@ from pytest_rlperf.counters.memory import children_of
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.spawn.untouched import untouched
 
+_waitid = os.waitid if sys.platform == "linux" else lambda *_: None
 _BUSY_SHARE = 0.05  # of the time watched: a thread that is busy for longer counts as working
 _BUSY_LEAST_S = 0.02  # two ticks of the clock of threads' times
 
@@ -61,15 +62,20 @@ def children() -> set[int]:
         return {child.pid for child in psutil.Process().children()}
 
 
-@untouched
-def used_by_others_ns() -> dict[int, int]:
+def used_by_others_ns(threads: Callable[[], int] = threading.active_count) -> dict[int, int]:
     """Return the CPU time of each of Python's other threads and of each child process, by its number; Linux has it.
 
     Native threads are left out: those of a pool may spin while they wait for work. A test may call its fixture in any
     thread, and that one measures.
     """
-    if sys.platform != "linux" or (threading.active_count() == 1 and not _may_have_children()):
+    # Before and after each slice; a look at what a test may have replaced would take longer.
+    if sys.platform != "linux" or (threads() == 1 and not _may_have_children()):
         return {}
+    return _used_by_others_ns()
+
+
+@untouched
+def _used_by_others_ns() -> dict[int, int]:
     own = threading.current_thread()
     threads = (thread.native_id for thread in threading.enumerate() if thread is not own)
     places = {number: f"/proc/self/task/{number}/schedstat" for number in threads if number is not None}
@@ -157,11 +163,11 @@ def read_usage(calls: int) -> Usage:
     )
 
 
-def _may_have_children() -> bool:
+def _may_have_children(wait: Callable[..., object] = _waitid) -> bool:
     """Whether this process has children, by one system call: searching all processes takes milliseconds."""
     if sys.platform == "linux":
         try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            wait(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return False
     return True

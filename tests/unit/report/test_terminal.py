@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import re
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import builders
@@ -22,12 +24,14 @@ from pytest_rlperf.model.facts import InWords
 from pytest_rlperf.model.judged import Finding, Outcome, Remedy, RemedyKind, Shard, Status
 from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.summary import NextStep, Summary, next_steps
+from pytest_rlperf.report.summary import NextStep, Summary, next_steps, typed
 from pytest_rlperf.report.table import folded
 from pytest_rlperf.report.tables import phase_table
-from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen, render_summary
+from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen, not_slower_lines, render_summary
 from pytest_rlperf.report.wording import origin_text, phases_note, plan_text
 from pytest_rlperf.run.budget import TimeLeft
+from pytest_rlperf.run.end_of_run import judged_by
+from pytest_rlperf.sides.specs import Candidate
 
 PACKAGE = Path(pytest_rlperf.__file__).parent
 SUMMARY = Summary(
@@ -129,6 +133,32 @@ def test_the_command_that_settles_a_test_measures_it_alone(below: str, path: str
         f"{alone} '{path}::test_pairs[a/.. b]' -o rlperf_pairs=3..27",
         f"{alone} '{path}::test_time[a/.. b]' --rlperf-max-time=40",
     ]
+
+
+def test_after_a_search_each_undecided_test_has_its_own_remedy() -> None:
+    """A command where more pairs or more time decide, else what does; with the options that the search had."""
+    remedies = Remedy(RemedyKind.PAIRS, 27), Remedy(RemedyKind.TIME, 40), Remedy(RemedyKind.CALLS), None
+    found: dict[str, Outcome | str] = {
+        f"t.py::test_{number}": builders.outcome(builders.result(), builders.verdict(Status.UNDECIDED, remedy=remedy))
+        for number, remedy in enumerate(remedies)
+    }
+    last = partial(typed, below=".."), ["--rlperf-tolerance=10%"]
+    first, *lines = not_slower_lines(Candidate("a", "commit a"), Candidate("b", "commit b"), found, *last)
+    assert first == "not found: no test is SLOWER on commit b against commit a"
+    again = "for what is UNDECIDED: rlperf bisect a..b ../t.py::test_{} --rlperf-tolerance=10% {}"
+    assert lines[1:] == [
+        again.format(0, "-o rlperf_pairs=3..27"),
+        again.format(1, "--rlperf-max-time=40"),
+        again.format(3, "-o rlperf_pairs=3..30"),
+    ]
+    assert lines[0].startswith("t.py::test_2 is UNDECIDED: make a call longer")
+
+
+def test_a_command_judges_as_the_run_did() -> None:
+    """By the options of its command line, in either form."""
+    given = ["-q", "--rlperf-tolerance", "2%", "t.py", "--rlperf-findings=counts=gate", "--rlperf-max-time=4"]
+    config = SimpleNamespace(invocation_params=SimpleNamespace(args=tuple(given)))
+    assert judged_by(config) == ["--rlperf-tolerance=2%", "--rlperf-findings=counts=gate"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kinds", [["growth"], []])
