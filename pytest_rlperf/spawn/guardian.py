@@ -62,12 +62,12 @@ class Guardian:
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which the guardian recognises this run's processes."""
-        return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
+        self._ensure_begun()
+        return {VARIABLE: str(self.scratch)}
 
     @contextlib.contextmanager
     def guarding_commands(self) -> Iterator[None]:
         """Let the guardian recognise what the body starts: programs such as git, and their children."""
-        self._ensure_begun()
         os.environ.update(self.variables())
         try:
             yield

@@ -17,6 +17,8 @@ from builders import FIRST_CALLS, ONE_CALL, TWO_PAIRS, source
 from example import FAILED, INTERRUPTED, OK, Example, Run
 from wording import Wording
 
+from pytest_rlperf.spawn.guardian import VARIABLE
+
 CONFTEST = source("workers/conftest.py")
 AUTOLOAD: dict[str, Any] = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}  # with all plugins that are installed
 
@@ -414,13 +416,18 @@ def test_a_run_goes_on_that_was_started_to_ignore_an_interrupt(tmp_path: Path) -
 
 
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
-    """When the run's process is killed while measuring, its workers end by themselves, with their teardowns."""
+    """When the run's process is killed while measuring, its workers end by themselves, with their teardowns.
+
+    By a variable from the start of their preload server the guardian knows them, should their parents be gone, too.
+    """
     example = project(tmp_path, "long.py")
     with example.start("--rlperf", "--rlperf-max-time=60", "-k", "long") as process:
         assert wait_until(lambda: bool(pids(example, "measuring")), 60)
         workers = pids(example, "up")
         assert len(workers) == 3
+        marks = {Path(f"/proc/{pid}/environ").read_bytes().count(f"\0{VARIABLE}=".encode()) for pid in workers}
         process.kill()
+    assert marks == {1}
     assert wait_until(lambda: not running(workers), 60)
     assert pids(example, "down") == workers
 
