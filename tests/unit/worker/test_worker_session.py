@@ -25,6 +25,7 @@ from builders import template_settings
 from wording import Wording
 
 from pytest_rlperf import wire, worker
+from pytest_rlperf.counters import memory
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.observe.recorder import Recorded
@@ -108,6 +109,10 @@ def test_a_call_sees_all_objects_and_has_no_alarm(
         signal.signal(signal.SIGALRM, usual)
     assert {*seen} == {True}
     assert gc.get_objects is look
+    with worker.engine._all_objects_seen():
+        gc.freeze()
+        memory._tracked()  # of each section that is counted
+        assert gc.get_freeze_count() > 1000
 
 
 def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connection]) -> None:
