@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 PROTOCOL = 17  # of the messages between a run and its workers; raise it if the messages change
+SCRATCH = "pytest-rlperf-"  # how the name of a run's temporary directory begins
 
 OnStep: TypeAlias = Callable[[str], None]  # receives a line on each step of preparing sides
 

@@ -298,7 +298,7 @@ class _Bound:
 class _AsItRuns(ast.NodeTransformer):
     """Leaves in a tree only what runs: no docstrings, and nothing only for type checkers.
 
-    Annotations stay in the bodies of classes, of which they may make fields, and where a decorator may read them.
+    Annotations stay in the body of a class, because code may make fields of them, and on what a decorator may read.
     With ``annotated`` they stay everywhere.
     """
 

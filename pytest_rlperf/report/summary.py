@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import msgspec
@@ -67,12 +66,12 @@ def next_steps(
     kept: bool = False,
     has_page: bool = False,
     alone: str = "pytest",
-    below: str = ".",
+    typed: Callable[[str], str] = str,
 ) -> list[NextStep]:
     """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``.
 
     A run that ``has_page`` has written its report as a page already. ``alone`` is the beginning of a command that
-    measures one test. Tests lie ``below`` a directory.
+    measures one test, whose key is ``typed`` there.
     """
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
@@ -82,19 +81,13 @@ def next_steps(
         showing = "rlperf show -v" if kept else f"{command} --rlperf -v"
         steps.append(NextStep("show every test's phases and what its figures rest on", (showing,)))
     remedies = ((each.result.nodeid, longer(each.verdict.remedy)) for each in outcomes if each.verdict.remedy)
-    if lines := [f"{alone} {shlex.quote(typed(key, below))} {option}" for key, option in remedies if option]:
+    if lines := [f"{alone} {shlex.quote(typed(key))} {option}" for key, option in remedies if option]:
         steps.append(NextStep("settle what is UNDECIDED", tuple(lines[:_COMMANDS_MOST])))
     unsettled = [status for status in GRAVEST_FIRST if status in statuses & _UNSETTLED]
     if unsettled:
         places = tuple(f"{DOCS}/reading-a-report.md#{status.value.lower()}" for status in unsettled)
         steps.append(NextStep("what helps", places))
     return steps
-
-
-def typed(nodeid: str, below: str) -> str:
-    """Return the id of a test, which lies ``below`` a directory, as a command there names the test."""
-    path, *others = nodeid.partition("::")
-    return "".join([os.path.normpath(os.path.join(below, path)), *others])  # noqa: PTH118 - as a user types it
 
 
 def advice(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool) -> list[NextStep]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -18,11 +17,10 @@ from pytest_rlperf.model.notes import RunProgress
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.reach.coverage import Coverage
-from pytest_rlperf.report.summary import typed
 from pytest_rlperf.report.terminal import bisection_lines, comparison_lines, not_slower_lines
 from pytest_rlperf.run.conclusion import error_line
 from pytest_rlperf.run.drivers import Beginning
-from pytest_rlperf.run.end_of_run import judged_by
+from pytest_rlperf.run.end_of_run import repeated, typed
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.lanes import make_lanes
@@ -108,7 +106,7 @@ class BisectRun(MeasuredRun):
         if not self._verdicts:
             return  # the run ended before anything was compared, with its own message
         good, bad = ends(len(self._candidates) - 1, self._verdicts)
-        name, options = partial(typed, below=os.path.relpath(self._config.rootpath)), judged_by(self._config)
+        name, options = partial(typed, self._config), repeated(self._config)
         found = self._found if self._is_over else {}
         lines = bisection_lines(self._candidates[good : bad + 1], [*map(name, self._tests)], found, options)
         if not self._tests:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from pytest_rlperf.writing import (
 
 _JSON = "--rlperf-json"
 _HTML = "--rlperf-html"
-_JUDGING = ("--rlperf-tolerance", "--rlperf-findings")
+_REPEATED = ("--rlperf-tolerance", "--rlperf-findings")
 
 
 def check_outputs(settings: Config) -> None:
@@ -56,14 +57,24 @@ def check_outputs(settings: Config) -> None:
         check_html(settings.html)
 
 
-def judged_by(config: pytest.Config) -> list[str]:
-    """Return the options of the command line by which tests were judged, for a command that judges them again."""
+def repeated(config: pytest.Config) -> list[str]:
+    """Return the options of the command line by which tests were found and judged, for a command that does so again."""
     found = []
     for word, following in pairwise([*config.invocation_params.args, ""]):
         name, has_value, _ = word.partition("=")
-        if name in _JUDGING:
+        if name in _REPEATED:
             found.append(word if has_value else f"{word}={following}")
+        elif word == "--pyargs":
+            found.append(word)
     return found
+
+
+def typed(config: pytest.Config, key: str) -> str:
+    """Return the key of a test as a command names the test: by its path from here, or by its module with --pyargs."""
+    if config.getoption("pyargs"):
+        return key
+    path, *others = key.partition("::")
+    return "".join([os.path.relpath(config.rootpath / path), *others])
 
 
 @dataclass
@@ -236,8 +247,8 @@ class EndOfRun:
             verbose=verbose,
             kept=kept,
             has_page=self._has_page,
-            alone=self._command([], *([] if against else ["--rlperf"]), *judged_by(self.config)),
-            below=os.path.relpath(self.config.rootpath),
+            alone=self._command([], *([] if against else ["--rlperf"]), *repeated(self.config)),
+            typed=partial(typed, self.config),
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""

@@ -247,11 +247,11 @@ class Pairs:
         sides = (warmed.base, warmed.head)
         if self._slowed is not None:
             self._slowed = wire.Slowdown(self._slowed.share, warmed.steps)
-        if self._shape is None:
-            self._shape, self._call_s, self._calls = warmed.head.shape, warmed.head.call_s, warmed.head.calls
         # A pair may warm up for too little time to find out.
         found = [known if side.single is None else side.single for side, known in zip(sides, self._single, strict=True)]
-        self._single = self._single if index else found
+        if self._shape is None:
+            self._shape, self._call_s, self._calls = warmed.head.shape, warmed.head.call_s, warmed.head.calls
+            self._single = found
         needs_machine = not all(found) or any(side.accelerated for side in sides)
         self._test.needs_machine = needs_machine or (index > 0 and self._test.needs_machine is True)
         return all(found)

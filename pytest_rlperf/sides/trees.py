@@ -19,13 +19,12 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import OnStep, Project
+from pytest_rlperf.model.sides import SCRATCH, OnStep, Project
 from pytest_rlperf.sides.git import Listing, Repository, find_repository
 
 _ATTEMPTS = 10  # to copy a tree that changes meanwhile
 _PAUSE_S = 0.2
 _LOCKED_S = 10.0  # for git to end what it writes in the user's tree
-_SCRATCH = "pytest-rlperf-"  # the names of the temporary directories of runs begin so
 _LAID_FILES, _LAID_BYTES = 2000, 256 << 20  # limits for ignored files, which may be a data set
 _LEAST_SPACE = 1 << 20  # bytes
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
@@ -217,7 +216,7 @@ def _tree_files(repository: Repository, listing: Listing) -> list[str]:
         if directory == repository.top:
             return False
         if directory not in apart:
-            is_own = is_environment(directory) or directory.name.startswith(_SCRATCH)
+            is_own = is_environment(directory) or directory.name.startswith(SCRATCH)
             apart[directory] = is_own or is_apart(directory.parent)
         return apart[directory]
 
@@ -280,7 +279,7 @@ def _walk(top: Path, place: str) -> Iterator[str]:
         return
     for directory, below, files in os.walk(start):
         here = Path(directory)
-        if here.name in {"__pycache__", ".git"} or here.name.startswith(_SCRATCH) or is_environment(here):
+        if here.name in {"__pycache__", ".git"} or here.name.startswith(SCRATCH) or is_environment(here):
             below.clear()
             continue
         links = [name for name in below if (here / name).is_symlink()]

@@ -132,10 +132,12 @@ class Guardian:
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian."""
-        from pytest_rlperf.spawn.surroundings import no_temporary_files  # the guardian's program cannot import it
+        # The guardian's program cannot import these.
+        from pytest_rlperf.model.sides import SCRATCH
+        from pytest_rlperf.spawn.surroundings import no_temporary_files
 
         try:
-            scratch = Path(tempfile.mkdtemp(prefix="pytest-rlperf-")).resolve()
+            scratch = Path(tempfile.mkdtemp(prefix=SCRATCH)).resolve()
         except OSError as error:
             raise no_temporary_files(error) from None
         try:

@@ -81,7 +81,8 @@ def _all_objects_seen() -> Iterator[None]:
         @functools.wraps(look)
         def see(*arguments: Any, **keywords: Any) -> Any:
             gc.unfreeze()
-            return look(*arguments, **keywords)
+            found = look(*arguments, **keywords)
+            return [each for each in found if each is not arguments] if arguments else found
 
         return see
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import active_count  # which tests may replace
 from time import monotonic, thread_time  # a test may replace them, and freezegun does so in all modules
 from typing import NamedTuple
 
@@ -62,14 +63,14 @@ def children() -> set[int]:
         return {child.pid for child in psutil.Process().children()}
 
 
-def used_by_others_ns(threads: Callable[[], int] = threading.active_count) -> dict[int, int]:
+def used_by_others_ns() -> dict[int, int]:
     """Return the CPU time of each of Python's other threads and of each child process, by its number; Linux has it.
 
     Native threads are left out: those of a pool may spin while they wait for work. A test may call its fixture in any
     thread, and that one measures.
     """
     # Before and after each slice; a look at what a test may have replaced would take longer.
-    if sys.platform != "linux" or (threads() == 1 and not _may_have_children()):
+    if sys.platform != "linux" or (active_count() == 1 and not _may_have_children()):
         return {}
     return _used_by_others_ns()
 
@@ -163,11 +164,11 @@ def read_usage(calls: int) -> Usage:
     )
 
 
-def _may_have_children(wait: Callable[..., object] = _waitid) -> bool:
+def _may_have_children() -> bool:
     """Whether this process has children, by one system call: searching all processes takes milliseconds."""
     if sys.platform == "linux":
         try:
-            wait(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            _waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return False
     return True

@@ -21,6 +21,7 @@ from pytest_rlperf.model.measured import Usage
 _PAIRS_LEAST = 2
 _STRETCHES_LEAST = 3
 _ABATES = 0.5  # of the first stretch's growth per call: the last stretch has less if a cache fills
+_SPREADS = 0.5  # of the growth per call: what is kept once has less without the stretch that it came in
 _OF_BASE = 1.25  # times the base's growth, if the base grows too
 
 
@@ -149,7 +150,7 @@ def _more_a_call(readings: Sequence[Reading], resource: Resource) -> float | Non
     once = max(0.0, _slope(readings[:2], "base", resource.of))  # the first calls of each side keep something for good
     if resource.least:
         is_steady = min(steps) > 0 and steps[-1] >= _ABATES * (steps[0] - once)
-        is_steady = is_steady and _without_largest(readings, resource.of) >= _ABATES * (head - base)
+        is_steady = is_steady and _without_largest(readings, resource.of) >= _SPREADS * (head - base)
     else:  # a rare resource does not grow in every stretch
         is_steady = min(steps) >= 0 and max(steps[len(steps) // 2 :]) > 0
     return head - base if is_steady and head > max(base, _OF_BASE * base) else None
@@ -160,8 +161,8 @@ def _without_largest(readings: Sequence[Reading], of: Callable[[Usage], float]) 
 
     What the head keeps once, for example a copy that it replaces every now and then, came in one of them.
     """
-    stretches = [(each[1].head.calls - each[0].head.calls, each) for each in itertools.pairwise(readings)]
-    more = [(_slope(each, "head", of) - _slope(each, "base", of), calls) for calls, each in stretches]
+    stretches = itertools.pairwise(readings)
+    more = [(_slope(each, "head", of) - _slope(each, "base", of), _calls(each, "head")) for each in stretches]
     rest = sorted(more)[:-1]
     return sum(slope * calls for slope, calls in rest) / max(1, sum(calls for _, calls in rest))
 

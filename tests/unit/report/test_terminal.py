@@ -24,13 +24,13 @@ from pytest_rlperf.model.facts import InWords
 from pytest_rlperf.model.judged import Finding, Outcome, Remedy, RemedyKind, Shard, Status
 from pytest_rlperf.model.notes import Plan, UnderWay
 from pytest_rlperf.model.stored import Provenance
-from pytest_rlperf.report.summary import NextStep, Summary, next_steps, typed
+from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.table import folded
 from pytest_rlperf.report.tables import phase_table
 from pytest_rlperf.report.terminal import LiveLine, LogLines, Screen, not_slower_lines, render_summary
 from pytest_rlperf.report.wording import origin_text, phases_note, plan_text
 from pytest_rlperf.run.budget import TimeLeft
-from pytest_rlperf.run.end_of_run import judged_by
+from pytest_rlperf.run.end_of_run import repeated, typed
 from pytest_rlperf.sides.specs import Candidate
 
 PACKAGE = Path(pytest_rlperf.__file__).parent
@@ -117,9 +117,12 @@ def test_what_to_type_next_follows_from_the_verdicts() -> None:
     assert lines(new, command="pytest -k a", saved=True) == ["pytest -k a --rlperf -v"]
 
 
-@pytest.mark.parametrize(("below", "path"), [(".", "t.py"), ("..", "../t.py"), ("a", "a/t.py")])
-def test_the_command_that_settles_a_test_measures_it_alone(below: str, path: str) -> None:
-    """By its path from here, with the time or the pairs that it needs; other remedies are no command."""
+@pytest.mark.parametrize(
+    ("root", "pyargs", "path"),
+    [(".", False, "t.py"), ("..", False, "../t.py"), ("a", False, "a/t.py"), ("..", True, "t.py")],
+)
+def test_the_command_that_settles_a_test_measures_it_alone(root: str, pyargs: bool, path: str) -> None:
+    """By its path from here, or its module; with the time or the pairs that it needs. Other remedies are no command."""
     remedies = Remedy(RemedyKind.PAIRS, 27), Remedy(RemedyKind.TIME, 40), Remedy(RemedyKind.QUIET)
     tests = [
         builders.outcome(
@@ -128,7 +131,9 @@ def test_the_command_that_settles_a_test_measures_it_alone(below: str, path: str
         for each in remedies
     ]
     alone = "pytest --rlperf-against=v1"
-    steps = next_steps(tests, "pytest -k a", saved=False, against=True, verbose=True, alone=alone, below=below)
+    config = SimpleNamespace(rootpath=Path(root).resolve(), getoption={"pyargs": pyargs}.__getitem__)
+    named = partial(typed, config)  # type: ignore[arg-type]
+    steps = next_steps(tests, "pytest -k a", saved=False, against=True, verbose=True, alone=alone, typed=named)
     assert [line for step in steps for line in step.lines if line.startswith("pytest")] == [
         f"{alone} '{path}::test_pairs[a/.. b]' -o rlperf_pairs=3..27",
         f"{alone} '{path}::test_time[a/.. b]' --rlperf-max-time=40",
@@ -142,7 +147,7 @@ def test_after_a_search_each_undecided_test_has_its_own_remedy() -> None:
         f"t.py::test_{number}": builders.outcome(builders.result(), builders.verdict(Status.UNDECIDED, remedy=remedy))
         for number, remedy in enumerate(remedies)
     }
-    last = partial(typed, below=".."), ["--rlperf-tolerance=10%"]
+    last = "../{}".format, ["--rlperf-tolerance=10%"]
     first, *lines = not_slower_lines(Candidate("a", "commit a"), Candidate("b", "commit b"), found, *last)
     assert first == "not found: no test is SLOWER on commit b against commit a"
     again = "for what is UNDECIDED: rlperf bisect a..b ../t.py::test_{} --rlperf-tolerance=10% {}"
@@ -156,9 +161,10 @@ def test_after_a_search_each_undecided_test_has_its_own_remedy() -> None:
 
 def test_a_command_judges_as_the_run_did() -> None:
     """By the options of its command line, in either form."""
-    given = ["-q", "--rlperf-tolerance", "2%", "t.py", "--rlperf-findings=counts=gate", "--rlperf-max-time=4"]
+    given = ["-q", "--pyargs", "--rlperf-tolerance", "2%", "t", "--rlperf-findings=counts=gate", "--rlperf-max-time=4"]
     config = SimpleNamespace(invocation_params=SimpleNamespace(args=tuple(given)))
-    assert judged_by(config) == ["--rlperf-tolerance=2%", "--rlperf-findings=counts=gate"]  # type: ignore[arg-type]
+    expected = ["--pyargs", "--rlperf-tolerance=2%", "--rlperf-findings=counts=gate"]
+    assert repeated(config) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kinds", [["growth"], []])
