@@ -107,9 +107,9 @@ class Pairs:
         self._open = open_pair
         self._history = history
         self._policy = policy = test.policy  # with more pairs, if the run has time to spare
-        # The time is shared out so that a confirming pair has its part.
-        self._times = PairTimes(
-            least=max((policy.pairs[0] if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+        self._confirming = max(policy.pairs[0] + 1, slower_least(policy))  # the first pair that may confirm a change
+        self._times = PairTimes(  # of which that pair has its part
+            least=max(self._confirming, 0 if test.lanes.has_cpus else UNPLACED_LEAST + 1),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
@@ -165,10 +165,11 @@ class Pairs:
             return 0
         return self._times.begin(max(1, min(lanes.free, lanes.pairs_most, most + 1 - self._begun)))
 
-    def _server(self) -> int:
-        """Return the number of the preload server for the next pair: pairs of the second server confirm a change."""
+    def _server(self, index: int) -> int:
+        """Return the number of the preload server for a pair: pairs of the second server confirm a change."""
         ratios = log_ratios(self._times.records())
-        return int(bool(ratios) and abs(statistics.median(ratios)) > self._test.policy.tolerance)
+        may_confirm = bool(ratios) and index + 1 >= self._confirming
+        return int(may_confirm and abs(statistics.median(ratios)) > self._test.policy.tolerance)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far; ``is_last`` if no other pair is under way."""
@@ -227,7 +228,7 @@ class Pairs:
         with ExitStack() as has:
             held = has.enter_context((yield from test.lane(index, whole=test.needs_machine is None)))
             started_s = time.monotonic()
-            pair = yield from self._open(index, self._server())
+            pair = yield from self._open(index, self._server(index))
             has.enter_context(test.having(pair.driver))
             self._has_counts = pair.has_counts
             setup_s = time.monotonic() - started_s
