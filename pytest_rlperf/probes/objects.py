@@ -127,12 +127,14 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 MOST_OBJECTS = 10_000  # to look at: a buffer may hold its transitions as objects
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})  # classes of values that refer to nothing
 
 
 def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield an object and those that it refers to, with the path to each from ``name``, the nearest first.
 
-    References are attributes, members of containers, the objects of bound methods, and variables of functions.
+    References are attributes, members of containers, the objects of bound methods, and variables of functions. Numbers
+    and texts that an object refers to are left out.
     """
     for path, _, found in _nearest_first(value, MOST_OBJECTS, lambda path, name: True):
         yield ".".join((name, *path)), found
@@ -152,7 +154,7 @@ def _nearest_first(
         yield path, holder, value
         with suppress(Exception):  # a proxy of a freed object, or attributes made on demand, may raise anything
             for name, member in islice(_members(value), MOST_OBJECTS):
-                if follows(path, name):
+                if type(member) not in _PLAIN and id(member) not in seen and follows(path, name):
                     waiting.append(((*path, name) if name else path, value, member))
 
 
