@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -19,12 +20,9 @@ from pytest_rlperf.model.figures import PAIR_TRIM, trimmed_mean
 from pytest_rlperf.model.live import PairRecord, RareCalls
 from pytest_rlperf.model.measured import Rounds, WorkerRecord
 
-if TYPE_CHECKING:  # a run whose tests have one process each needs no arrays
-    import numpy as np
-    from numpy.typing import NDArray
-
-    # Each slice's rounds, as multiples of the usual round; by its first call.
-    _Slices = Mapping[int, NDArray[np.float64]]
+# Both are by a slice's first call. NumPy would take longer to import than these take.
+_Slices: TypeAlias = Mapping[int, Sequence[float]]  # all rounds, as multiples of the usual round
+_Dear: TypeAlias = Mapping[int, Mapping[int, float]]  # the least times of expensive rounds, by their places in a slice
 
 _DEAR = 1.1  # times the usual round: noise at the same call of several processes is rarely as large
 _CUT = 1.5  # times the least time of the same round in those processes
@@ -50,13 +48,13 @@ class _Found(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """The processes of one side beside each other: their rounds, the least times of these, and each one's figures.
+    """The processes of one side beside each other: their rounds, the expensive ones, and each process's figures.
 
     The figures are None for a process if no other process has made the same calls.
     """
 
     rounds: Sequence[Rounds]
-    least: _Slices
+    dear: _Dear
     found: Sequence[_Found | None]
 
     @classmethod
@@ -66,8 +64,13 @@ class _Side(NamedTuple):
         if len(known) < max(2, len(rounds)):
             return None
         processes = [_relative(each) for each in known]
-        least = _least(processes)
-        return cls(known, least, [_mean(slices, least) for slices in processes])
+        dear = _dear(processes)
+        return cls(known, dear, [_mean(slices, dear) for slices in processes])
+
+    @property
+    def size(self) -> int:
+        """The rounds of a slice."""
+        return _size(self.rounds[0])
 
     def rare_rounds(self) -> float:
         """Return how many of the most expensive rounds the median process has, if they matter."""
@@ -106,7 +109,7 @@ class MeanCalls:
         """Return the pairs with the mean calls of both sides, and their error if expensive calls have moved."""
         base = _with_mean_calls([record.base for record in records], self._base)
         head = _with_mean_calls([record.head for record in records], self._head)
-        error = 0.0 if self._base is None or self._head is None else _moved_error(self._base.least, self._head.least)
+        error = 0.0 if self._base is None or self._head is None else _moved_error(self._base, self._head)
         return [
             replace(record, base=ours, head=theirs, moved_error=error)
             for record, ours, theirs in zip(records, base, head, strict=True)
@@ -140,83 +143,87 @@ class MeanCalls:
         return RareCalls(iterations / shares[most], *takes_s)
 
 
-def _moved_error(base: _Slices, head: _Slices) -> float:
+def _moved_error(base: _Side, head: _Side) -> float:
     """Return the standard error, as a logarithm, of the number of expensive calls that have moved between the sides.
 
     An environment with another seed has its resets at other steps, and by chance more or fewer of them in a pair; all
     pairs look at the same ones. Calls that are expensive only on one side are new or gone, and have no error of this
     kind.
     """
-    import numpy as np
-
-    starts = sorted(base.keys() & head.keys())
-    if not starts:
-        return 0.0
-    added = [np.concatenate([each[start] for start in starts]) - 1 for each in (base, head)]
-    added = [np.where(each > _DEAR - 1, each, 0.0) for each in added]
-    moved = [np.where(other > 0, 0.0, each) for each, other in (added, added[::-1])]
-    sums, count = [float(each.sum()) for each in moved], len(added[0])
+    starts = sorted(base.dear.keys() & head.dear.keys())
+    count = len(starts) * base.size
+    added = [
+        {
+            number * base.size + place: least - 1
+            for number, start in enumerate(starts)
+            for place, least in side[start].items()
+        }
+        for side in (base.dear, head.dear)
+    ]
+    moved = [{place: adds for place, adds in own.items() if place not in other} for own, other in (added, added[::-1])]
+    sums = [math.fsum(each.values()) for each in moved]
     if not all(sums) or count < 2 * _STRETCHES:
         return 0.0
     variances = [
-        min(1.0, other / own) * _STRETCHES * statistics.variance(float(each.sum()) for each in stretches)
-        for own, other, stretches in zip(
-            sums, sums[::-1], (np.array_split(each, _STRETCHES) for each in moved), strict=True
-        )
+        min(1.0, other / own) * _STRETCHES * statistics.variance(_by_stretch(each, count))
+        for own, other, each in zip(sums, sums[::-1], moved, strict=True)
     ]
-    return math.sqrt(sum(variances)) / (count + max(float(each.sum()) for each in added))
+    return math.sqrt(sum(variances)) / (count + max(math.fsum(each.values()) for each in added))
 
 
-def _least(processes: Sequence[_Slices]) -> _Slices:
-    """Return the least time of rounds in two thirds of the processes that have made them: of three, or all of two.
+def _by_stretch(adds: Mapping[int, float], count: int) -> list[float]:
+    """Return the sums in equal stretches of ``count`` rounds."""
+    sums = [0.0] * _STRETCHES
+    for place, each in adds.items():
+        sums[place * _STRETCHES // count] += each
+    return sums
 
-    Two processes are too often held up in the same round.
+
+def _dear(processes: Sequence[_Slices]) -> _Dear:
+    """Return the rounds that are expensive in two thirds of the processes that have made them: of three, or all of two.
+
+    Two processes are too often held up in the same round. All slices that enough processes have made are there.
     """
-    import numpy as np
-
-    least: dict[int, NDArray[np.float64]] = {}
+    dear: dict[int, dict[int, float]] = {}
     for start in {start for slices in processes for start in slices}:
         same = [slices[start] for slices in processes if start in slices]
         if len(same) >= min(_LEAST, len(processes)) > 1:
-            least[start] = np.sort(same, axis=0)[(len(same) - 1) // 3]
-    return least
+            less = (len(same) - 1) // 3
+            counts = Counter(place for row in same for place, each in enumerate(row) if each > _DEAR)
+            places = (place for place, count in counts.items() if count >= len(same) - less)
+            dear[start] = {place: sorted(row[place] for row in same)[less] for place in places}
+    return dear
 
 
-def _mean(slices: _Slices, least: _Slices) -> _Found | None:
-    import numpy as np
-
-    starts = [start for start in slices if start in least]
+def _mean(slices: _Slices, dear: _Dear) -> _Found | None:
+    starts = [start for start in slices if start in dear]
     if not starts:
         return None
-    own, others = (np.concatenate([each[start] for start in starts]) for each in (slices, least))
-    is_dear = others > _DEAR
-    if not is_dear.any():
+    least = [each for start in starts for each in dear[start].values()]
+    if not least:
         return _Found()
-    cut, share = np.minimum(own, _CUT * others), float(is_dear.mean())
-    ordinary = 1.0 if is_dear.all() else float(_medians(own[~is_dear]))
-    adds = np.where(is_dear, others - 1, 0.0)
-    is_dearest = adds >= _HALF * float((adds**2).sum() / adds.sum())
-    mean = share * float(cut[is_dear].mean()) + (1 - share) * ordinary
-    return _Found(mean, float(is_dearest.mean()), float(cut[is_dearest].mean()))
+    own = [slices[start][place] for start in starts for place in dear[start]]
+    others = [each for start in starts for place, each in enumerate(slices[start]) if place not in dear[start]]
+    count, cut = len(own) + len(others), [min(pair) for pair in zip(own, (_CUT * each for each in least), strict=True)]
+    mean = (sum(cut) + len(others) * (statistics.median(others) if others else 1.0)) / count
+    adds = [each - 1 for each in least]
+    enough = _HALF * sum(each**2 for each in adds) / sum(adds)
+    dearest = [each for each, added in zip(cut, adds, strict=True) if added >= enough]
+    return _Found(mean, len(dearest) / count, statistics.fmean(dearest))
 
 
-def _medians(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median of each row; NumPy's own function imports its masked arrays."""
-    import numpy as np
-
-    ordered = np.sort(rows, axis=-1)
-    count = ordered.shape[-1]
-    middle: NDArray[np.float64] = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
-    return middle
+def _size(rounds: Rounds) -> int:
+    return len(rounds.rounds_ns) // len(rounds.starts)
 
 
 def _relative(rounds: Rounds) -> _Slices:
     """Return the rounds of every slice as multiples of the usual round around it."""
-    import numpy as np
-
-    by_slice = np.asarray(rounds.rounds_ns, float).reshape(len(rounds.starts), -1)
-    figures = by_slice.mean(axis=1) if rounds.is_mean else _medians(by_slice)
-    near = math.ceil(_NEAR_ROUNDS / by_slice.shape[1]) // 2
+    size = _size(rounds)
+    by_slice = [rounds.rounds_ns[place : place + size] for place in range(0, len(rounds.rounds_ns), size)]
+    figures = [(statistics.fmean if rounds.is_mean else statistics.median)(row) for row in by_slice]
+    near = math.ceil(_NEAR_ROUNDS / size) // 2
     around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
-    usual = [trimmed_mean(each.tolist(), PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean
-    return {start: row / level for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)}
+    usual = [trimmed_mean(each, PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean
+    return {
+        start: [each / level for each in row] for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)
+    }
