@@ -18,8 +18,6 @@ from functools import partial
 from gc import get_objects  # without those that are frozen; measured code sees all
 from importlib import import_module
 from itertools import chain
-from os import listdir  # which tests may replace
-from os import open as open_descriptor
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,6 +33,7 @@ from pytest_rlperf.counters.instrument import (
     lineage,
 )
 from pytest_rlperf.counters.operations import Profiled
+from pytest_rlperf.counters.proc import children_of, entries
 from pytest_rlperf.model.measured import Count
 from pytest_rlperf.probes import put
 from pytest_rlperf.probes.torch import MARK
@@ -143,19 +142,10 @@ def _held() -> tuple[int, int, int, int]:
     """Return this process's bytes, open files, threads and child processes; without /proc, only the bytes."""
     in_use = _traced_bytes()[0]
     try:
-        files, tasks = listdir("/proc/self/fd"), listdir("/proc/self/task")  # noqa: PTH208
+        files, tasks = entries("/proc/self/fd"), entries("/proc/self/task")
         return in_use, len(files), len(tasks), sum(len(children_of(task)) for task in tasks)
     except OSError:
         return in_use, 0, 0, 0
-
-
-def children_of(task: str) -> list[bytes]:
-    """Return the numbers of one thread's child processes."""
-    descriptor = open_descriptor(f"/proc/self/task/{task}/children", os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1 << 16).split()
-    finally:
-        os.close(descriptor)
 
 
 def _traced_bytes() -> tuple[int, int]:

@@ -8,8 +8,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from io import FileIO
 from multiprocessing.connection import Connection
 from os import _exit, getpid
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest import capture
 from _pytest.outcomes import Failed
 from msgspec.structs import replace
 
@@ -95,12 +97,11 @@ def _all_objects_seen() -> Iterator[None]:
             setattr(gc, name, look)
 
 
-@untouched
-def _refuse_much_output(config: pytest.Config, scratch: Path, source: str) -> None:
+def _refuse_much_output(config: pytest.Config, captured: Iterable[FileIO], source: str) -> None:
     """Drop what ``source`` prints and logs, and raise MeasurementError, if it would fill the memory or the disk."""
     capturing, logs = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "logging-plugin"))
     logged = 0 if logs is None else logs.report_handler.stream.tell()
-    if logged + sum(path.stat().st_size for path in scratch.glob("captured*")) <= _OUTPUT_MOST:
+    if logged + sum(file.tell() for file in captured if not file.closed) <= _OUTPUT_MOST:
         return
     if capturing is not None and capturing.is_globally_capturing():
         capturing.read_global_capture()
@@ -131,7 +132,7 @@ class Engine:
         self.seeds = Seeds(start.own.number)
         self._ended = 0
         self._modules: frozenset[str] = frozenset()
-        self._scratch = Path(start.own.scratch)
+        self._captured: list[FileIO] = []
         self._loaded_files = LoadedFiles(start.shared.watched, start.shared.packages, alike)
         self._owner = getpid()
         os.register_at_fork(after_in_child=self._leave_copies)
@@ -141,9 +142,21 @@ class Engine:
         self.connection.close()
         self.connection = connection
         self._owner = getpid()
-        self._scratch = scratch
+        self.keep_captured_output(scratch)
         if self._observer is not None:
             self._observer.go_on()
+
+    def keep_captured_output(self, scratch: Path) -> None:
+        """Make pytest capture into named files, so that the run can read them when this process is dead."""
+        captured: list[FileIO] = []
+        self._captured = captured
+
+        def named_file(buffering: int) -> FileIO:  # which no test has replaced; pytest asks for no buffer
+            captured.append(FileIO(f"{scratch}/captured{len(captured)}", "w+"))
+            return captured[-1]
+
+        if hasattr(capture, "TemporaryFile"):
+            capture.TemporaryFile = named_file
 
     def _leave_copies(self) -> None:
         """Close the connection in a copy that a test has forked: the copy ends when it uses the connection.
@@ -173,7 +186,7 @@ class Engine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
-        _refuse_much_output(item.config, self._scratch, "before its measured call, the test or a fixture has")
+        _refuse_much_output(item.config, self._captured, "before its measured call, the test or a fixture has")
         anew = workload.children_ns is not None
         self.send(wire.Called(workload.component, workload.unit, workload.items, self.shared_setup_s, anew))
         meter = Meter(workload, self._kernels)
@@ -193,7 +206,7 @@ class Engine:
             if not isinstance(order, wire.Order):
                 raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
             answer = with_room(functools.partial(self._answer, order, meter))
-            _refuse_much_output(item.config, self._scratch, "measured calls have")
+            _refuse_much_output(item.config, self._captured, "measured calls have")
             self.send(wire.Answer(order.number, answer))
 
     def _answer(self, order: wire.Orders, meter: Meter) -> Any:

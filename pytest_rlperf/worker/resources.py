@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import psutil
 
-from pytest_rlperf.counters.memory import children_of
+from pytest_rlperf.counters import proc
 from pytest_rlperf.model.measured import Usage
 from pytest_rlperf.spawn.untouched import untouched
 
@@ -39,10 +39,9 @@ def place(cpus: Collection[int]) -> None:
             os.sched_setaffinity(thread, cpus)
 
 
-@untouched
 def _threads() -> list[int]:
     """Return the numbers of this process's threads."""
-    return [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    return [int(thread) for thread in proc.entries("/proc/self/task")]
 
 
 def cpu_reader() -> Callable[[], int]:
@@ -54,13 +53,18 @@ def cpu_reader() -> Callable[[], int]:
     return reader
 
 
-@untouched
 def children() -> set[int]:
     """Return the numbers of this process's child processes."""
     try:
-        return {int(pid) for thread in _threads() for pid in children_of(str(thread))}
-    except OSError:  # psutil reads every process of the machine
-        return {child.pid for child in psutil.Process().children()}
+        return {int(pid) for thread in _threads() for pid in proc.children_of(thread)}
+    except OSError:
+        return _children_by_psutil()
+
+
+@untouched
+def _children_by_psutil() -> set[int]:
+    """Return the same where the system does not tell them: psutil reads every process of the machine."""
+    return {child.pid for child in psutil.Process().children()}
 
 
 def used_by_others_ns() -> dict[int, int]:
@@ -208,9 +212,8 @@ def stopwatch(clock: Callable[[], float] = monotonic, cpu: Callable[[], float] =
     Only Linux tells them. Elsewhere it is the thread's CPU time, unless its process waits for something else, too.
     """
 
-    @untouched
     def held_up_ns() -> int:
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1])
+        return int(proc.read("/proc/thread-self/schedstat").split()[1])
 
     began_s, began_cpu_s, waited = clock(), cpu(), waits()
     try:

@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import errno
 import gc
-import itertools
 import os
 import signal
 import sys
@@ -26,10 +25,9 @@ from multiprocessing.connection import Connection
 from os import _exit
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
 import pytest
-from _pytest import capture
 from _pytest._code.code import ExceptionRepr
 from _pytest.config import ConftestImportFailure, _prepareconfig
 
@@ -303,7 +301,6 @@ def _collect_before_the_end() -> None:
 def _be_a_process_of_its_own(config: pytest.Config | None, scratch: Path) -> None:
     """Give a copy of a session its own files, and drop what belongs to the process that it was copied from."""
     scratch.mkdir(parents=True, exist_ok=True)
-    _keep_captured_output(scratch)
     capturing = None if config is None else config.pluginmanager.get_plugin("capturemanager")
     if capturing is not None and capturing.is_globally_capturing():
         capturing.stop_global_capturing()
@@ -430,18 +427,6 @@ def _overrides(start: wire.SessionSettings) -> dict[str, Any]:
     }
 
 
-def _keep_captured_output(scratch: Path) -> None:
-    """Make pytest capture into named files, so that the run can read them when this process is dead."""
-    numbers = itertools.count()
-
-    @untouched
-    def named_file(buffering: int) -> IO[bytes]:
-        return (scratch / f"captured{next(numbers)}").open("w+b", buffering=buffering)
-
-    if hasattr(capture, "TemporaryFile"):
-        capture.TemporaryFile = named_file
-
-
 def main(
     settings: dict[str, Any] | None = None, descriptor: int | None = None, alike: frozenset[str] = frozenset()
 ) -> None:
@@ -465,8 +450,8 @@ def main(
     mark_temporary_files()
     began_s = monotonic()
     sys.path[:] = start.own.path
-    _keep_captured_output(Path(start.own.scratch))
     engine = Engine(start, connection, observer, recorder, alike)
+    engine.keep_captured_output(Path(start.own.scratch))
     session = Session(start, engine, began_s)
     engine.watch_imports()
     try:
