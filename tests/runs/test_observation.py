@@ -364,7 +364,7 @@ def test_observers_that_cannot_be_forked_begin_the_test_anew(observed: Observed)
 # Of a test that is measured, nothing but that it is.
 QUICK = (
     *("--rlperf-against=HEAD", *builders.TWO_PAIRS, "--rlperf-tolerance=900%"),
-    "--rlperf-findings=counts=off,garbage=off,first_call=off",
+    "--rlperf-findings=counts=off,garbage=off,first_call=off,growth=off",
 )
 
 

@@ -18,7 +18,7 @@ from builders import TWO_PAIRS, source, write
 from example import FAILED, OK, USAGE, Example, Run
 
 QUICK = (*TWO_PAIRS, "--rlperf-tolerance=50%")
-TIMES = ("--rlperf-findings=counts=off,garbage=off,first_call=off",)  # are all that is looked at
+TIMES = ("--rlperf-findings=counts=off,garbage=off,first_call=off,growth=off",)  # are all that is looked at
 LEAST = 1.5  # times, of what is three times the work
 
 WORK = """
