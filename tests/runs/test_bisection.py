@@ -307,7 +307,7 @@ def git_files(top: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-MORE = ("-o", "rlperf_pairs=2..12", "--rlperf-max-time=20", "-p", "rlperf", "-p", "no:cacheprovider")
+MORE = ("-p", "rlperf", "-p", "no:cacheprovider")
 
 
 def test_first_slower_commit_is_named(slowing: Example) -> None:
