@@ -117,6 +117,17 @@ def test_the_calmer_kernel_is_taken() -> None:
     assert (line.kernel, {point.value for point in line.points}) == ("memory", {0.5})
 
 
+def test_a_change_of_the_code_does_not_choose_the_kernel() -> None:
+    """It is one large step, beside which the memory kernel's noise looks small."""
+    relative = [1.0, 1.01, 1.0, 1.01, 2.0, 2.01, 2.0, 2.01]
+    memory = [1.0, 0.8, 1.0, 0.8, 1.0, 0.8, 1.0, 0.8]
+    sessions = [
+        session(n, now, relative_memory=other) for n, (now, other) in enumerate(zip(relative, memory, strict=True))
+    ]
+    (line,) = course(sessions).lines
+    assert (line.kernel, [point.value for point in line.points]) == ("interpreter", relative)
+
+
 def test_a_change_has_the_commits_between() -> None:
     """Every commit after the last one before it, and the search; a stored line shows no changes."""
     sessions = [session(n, 1.0 if n < 16 else 2.0) for n in range(24)]
