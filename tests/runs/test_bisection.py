@@ -335,7 +335,8 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert f"tests/test_x.py::test_x against commit {one}: SLOWER" in verdict
     assert "changed: mylib.py:4 work" in verdict
     assert look.endswith(f"git show {three}")
-    assert again.endswith(f"rlperf bisect {one}..{three} tests/test_x.py::test_x --rlperf-findings=growth=off --rlperf-tolerance=900%")
+    given = "--rlperf-findings=growth=off --rlperf-tolerance=900%"
+    assert again.endswith(f"rlperf bisect {one}..{three} tests/test_x.py::test_x {given}")
     assert git_files(slowing.root) == before
 
 
