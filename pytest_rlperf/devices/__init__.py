@@ -95,12 +95,12 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     tensor = () if torch is None else torch.Tensor
     found: set[str] = set()
-    others: set[type] = set()  # classes whose objects are on no device
+    others: set[int] = set()  # the ids of classes whose objects are on no device; a class may not be hashable
     for number, held in enumerate(objects):
         for _, value in reached(str(number), held):
             # Only the class is looked at, as a proxy or a lazy attribute may run any code.
             kind = type(value)
-            if kind in others:
+            if id(kind) in others:
                 continue
             if (tensor and issubclass(kind, tensor)) or getattr(kind, "holds_device_memory", False) is True:
                 found.add(str(value.device))  # type: ignore[attr-defined]  # both have it
@@ -109,7 +109,7 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
             elif hasattr(kind, "__dlpack_device__"):
                 found |= _of_another_library(value, kind)
             else:
-                others.add(kind)
+                others.add(id(kind))
     return tuple(sorted(found))
 
 

@@ -127,7 +127,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 MOST_OBJECTS = 10_000  # to look at: a buffer may hold its transitions as objects
-_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})  # classes of values that refer to nothing
+_PLAIN = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None))))  # classes of what refers to nothing
 
 
 def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
@@ -154,7 +154,7 @@ def _nearest_first(
         yield path, holder, value
         with suppress(Exception):  # a proxy of a freed object, or attributes made on demand, may raise anything
             for name, member in islice(_members(value), MOST_OBJECTS):
-                if type(member) not in _PLAIN and id(member) not in seen and follows(path, name):
+                if id(type(member)) not in _PLAIN and id(member) not in seen and follows(path, name):
                     waiting.append(((*path, name) if name else path, value, member))
 
 

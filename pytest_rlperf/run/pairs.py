@@ -108,7 +108,8 @@ class Pairs:
         self._history = history
         self._policy = policy = test.policy  # with more pairs, if the run has time to spare
         self._confirming = max(policy.pairs[0] + 1, slower_least(policy))  # the first pair that may confirm a change
-        self._times = PairTimes(  # of which that pair has its part
+        # The time is shared out so that this pair has its part.
+        self._times = PairTimes(
             least=max(self._confirming, 0 if test.lanes.has_cpus else UNPLACED_LEAST + 1),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=test.settings.max_time_s,

@@ -326,6 +326,22 @@ def test_devices_are_found_in_what_a_function_refers_to() -> None:
     assert devices_of([]) == devices_of([lambda: None, 3, "cuda:0"]) == ()
 
 
+class _Unhashable(type):
+    def __eq__(cls, other: object) -> bool:
+        raise NotImplementedError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Strange(metaclass=_Unhashable):
+    pass
+
+
+def test_devices_are_found_beside_objects_of_strange_classes() -> None:
+    """The class of a lazy object or of a proxy may be neither compared nor hashed, and is no reason to look no further."""
+    assert devices_of([[_Strange(), _Strange(), VirtualGPU().allocate(8)]]) == ("virtual:0",)
+
+
 class _Array:
     """An array of a library that is not PyTorch, by the array API's standard."""
 
