@@ -338,7 +338,7 @@ class _Strange(metaclass=_Unhashable):
 
 
 def test_devices_are_found_beside_objects_of_strange_classes() -> None:
-    """The class of a lazy object or of a proxy may be neither compared nor hashed, and is no reason to look no further."""
+    """A lazy object's class may be neither compared nor hashed, which is no reason to look no further."""
     assert devices_of([[_Strange(), _Strange(), VirtualGPU().allocate(8)]]) == ("virtual:0",)
 
 
