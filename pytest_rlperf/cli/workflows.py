@@ -190,7 +190,7 @@ def _tool(extra: str) -> str:
     """Return this package's requirement, in the version that writes the workflow."""
     own = distribution(_NAME)
     origin = direct_url(own)
-    if not origin:  # it is from an index
+    if not origin and "+" not in own.version:  # it is from an index; no index takes a local version
         return f"{_NAME}{extra}=={own.version}"
     in_version = re.search(r"\+g([0-9a-f]{7,40})\b", own.version)  # of a build from a clone
     commit = (

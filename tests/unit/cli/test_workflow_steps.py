@@ -19,6 +19,7 @@ import pytest
 from builders import git
 from workflow_files import load, write
 
+from pytest_rlperf.cli import workflows
 from pytest_rlperf.cli.command import LARGEST_BYTES
 
 ROOT = Path(__file__).parents[3]
@@ -572,6 +573,15 @@ def test_the_tool_is_pinned_to_what_wrote_the_workflow(tmp_path: Path) -> None:
         run("pip", "install", "--force-reinstall", *(word.format(clone, wheels) for word in words))
         found = run("python", "-c", "from pytest_rlperf.cli import workflows; print(workflows._tool('[rl]'))")
         assert found.replace(REPOSITORY, "REPOSITORY").replace(head, "HEAD") == expected, origin
+
+
+def test_a_build_of_a_clone_is_pinned_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it came from a directory of wheels, as from an index: no index takes such a version."""
+    metadata = tmp_path / "pytest_rlperf-0.1.dev5+gabcdef123.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: pytest-rlperf\nVersion: 0.1.dev5+gabcdef123\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert workflows._tool("[rl]") == f"pytest-rlperf[rl] @ {REPOSITORY}@abcdef123"
 
 
 @pytest.mark.slow
