@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -174,9 +174,10 @@ def _members(value: object) -> Iterator[tuple[str | None, object]]:
         yield "", value.func
         yield from _numbered(value.args)
         yield from value.keywords.items()
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict | MappingProxyType):  # others may load what they give
         # An optimizer keeps its state by parameter: a tensor's text takes milliseconds, and waits for its device.
-        yield from ((str(key) if isinstance(key, str | int) else None, member) for key, member in value.items())
+        members = dict.items(value) if isinstance(value, dict) else value.items()
+        yield from ((str(key) if isinstance(key, str | int) else None, member) for key, member in members)
     elif isinstance(value, list | tuple | deque | set | frozenset):
         yield from _numbered(value)
     else:

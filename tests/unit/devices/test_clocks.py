@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,6 +340,28 @@ class _Strange(metaclass=_Unhashable):
 def test_devices_are_found_beside_objects_of_strange_classes() -> None:
     """A lazy object's class may be neither compared nor hashed, which is no reason to look no further."""
     assert devices_of([[_Strange(), _Strange(), VirtualGPU().allocate(8)]]) == ("virtual:0",)
+
+
+class _Episodes(Mapping[str, object]):
+    """A mapping that loads what it gives."""
+
+    def __init__(self, tensor: object) -> None:
+        self.cache = {"first": tensor}
+
+    def __getitem__(self, key: str) -> object:
+        raise AssertionError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["first", "second"])
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_a_mapping_that_loads_its_values_is_not_asked_for_them() -> None:
+    """Only for what it holds: there may be more than the memory has room for."""
+    assert devices_of([_Episodes(VirtualGPU().allocate(8))]) == ("virtual:0",)
+    assert devices_of([MappingProxyType({"held": VirtualGPU().allocate(8)})]) == ("virtual:0",)
 
 
 class _Array:
