@@ -7,6 +7,7 @@ that use the names it binds.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # no code under measurement computes with these
-_OF_TYPES = ("typing:", "typing_extensions:", "collections.abc:", "types:")
+_OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
@@ -38,6 +39,7 @@ _TRANSPARENT = {
     **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
 }
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
+_FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -74,6 +76,7 @@ class Source:
         self._times: Counter[tuple[str, Kind]] = Counter()
         tree = ast.parse(text)
         self._bound = _Bound(tree)
+        self.has_star = self._bound.has_star
         _AsItRuns(self._bound, annotated=annotated).visit(tree)
         tree.body, order = self._taken(tree.body, "", at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
@@ -111,7 +114,7 @@ class Source:
                 self._add(Kind.BODY, name, node, _first(node), node.lineno, last, inner)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
-                order += [] if _is_of_python(node) else [ast.dump(node)]
+                order.append(f"{_OF_PYTHON * _is_of_python(node)}{ast.dump(node)}")
             elif at_top and _is_main(node):
                 self._take_nested(node, prefix)
                 self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
@@ -189,9 +192,12 @@ def _text_of(path: str) -> str | None:
 def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
     """Yield what differs between two sources of a file, with the base's part and the head's."""
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    # Other modules may import these names from here, even if nothing here uses them.
-    moved = rebound & {*base.imports} & {*head.imports}
-    handed_on = any(not _is_of_types([*base.imports[name], *head.imports[name]]) for name in moved)
+    # Other modules may import these names from here, even if nothing here uses them: those of another origin, and those
+    # in whose place a side has a builtin, or what a star import binds.
+    is_open = base.has_star or head.has_star
+    handed_on = any(
+        (name in base.imports) is (name in head.imports) or is_open or name in vars(builtins) for name in rebound
+    )
     for key in dict.fromkeys([*head.parts, *base.parts]):
         was, now = base.parts.get(key), head.parts.get(key)
         if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
@@ -203,20 +209,34 @@ def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[Chang
 
 
 def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether what both bodies share comes in the same order."""
+    """Whether what both bodies share comes in the same order.
+
+    Imports of the standard library do not affect other imports, but statements may replace what they bind.
+    """
     if was == now:
         return True
     both = {*was} & {*now}
-    return [each for each in was if each in both] == [each for each in now if each in both]
+    ours, theirs = ([each for each in order if each in both] for order in (was, now))
+    return _without_python(ours) == _without_python(theirs) and _statements_before(ours) == _statements_before(theirs)
 
 
-def _is_of_types(origins: Iterable[str]) -> bool:
-    """Whether a name was imported only from modules of types."""
-    return all(origin.startswith(_OF_TYPES) for origin in origins)
+def _without_python(order: Iterable[str]) -> list[str]:
+    return [each for each in order if not each.startswith(_OF_PYTHON)]
+
+
+def _statements_before(order: Iterable[str]) -> dict[str, int]:
+    """Return how many statements come before each import of the standard library."""
+    found, statements = dict[str, int](), 0
+    for each in order:
+        if each.startswith(_OF_PYTHON):
+            found.setdefault(each, statements)
+        else:
+            statements += not each.startswith("Import")
+    return found
 
 
 def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
-    """Whether an import is only of the standard library, which does not affect others."""
+    """Whether an import is only of the standard library."""
     modules = (
         [alias.name for alias in node.names]
         if isinstance(node, ast.Import)
@@ -282,6 +302,16 @@ class _Bound:
         package, _, inner = f"{next(iter(self._origins[root]))}{'.' * bool(rest)}{rest}".partition(".")
         return inner.rpartition(".")[2] in known.get(package, ())
 
+    @property
+    def has_star(self) -> bool:
+        """Whether an import binds names that are not known."""
+        return "*" in self._origins
+
+    @property
+    def evaluates_annotations(self) -> bool:
+        """Whether a function's annotations are evaluated where it is defined."""
+        return "__future__.annotations" not in self._origins.get("annotations", ())
+
     def is_variable(self, name: str) -> bool:
         """Whether a statement of this file may give the name another value."""
         return "." in self._origins.get(name, ())
@@ -298,12 +328,13 @@ class _Bound:
 class _AsItRuns(ast.NodeTransformer):
     """Leaves in a tree only what runs: no docstrings, and nothing only for type checkers.
 
-    Annotations stay in the body of a class, because code may make fields of them, and on what a decorator may read.
-    With ``annotated`` they stay everywhere.
+    Annotations stay in the body of a class, because code may make fields of them, on what a decorator may read, and on
+    functions within a function, which evaluates them whenever it runs. With ``annotated`` they stay everywhere.
     """
 
     def __init__(self, bound: _Bound, *, annotated: bool) -> None:
         self._bound = bound
+        self._is_within = False  # a function
         self._annotated = self._stays = annotated  # _stays is for the body around
         self._keeps = False  # for the class around
 
@@ -318,13 +349,16 @@ class _AsItRuns(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         stays = self._annotated or self._keeps or self._bound.is_kept(node)
-        if not stays:
+        if not stays and not (self._is_within and self._bound.evaluates_annotations):
             node.returns = None
             arguments = node.args
             named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
             for argument in filter(None, named):
                 argument.annotation = None
-        return self._body_of(node, stays=stays)
+        outside, self._is_within = self._is_within, True
+        found = self._body_of(node, stays=stays)
+        self._is_within = outside
+        return found
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
 
@@ -338,8 +372,7 @@ class _AsItRuns(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(node)
-        is_for_types = ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        return node.orelse if is_for_types else node
+        return node.orelse if self._bound.is_of(node.test, _FOR_TYPES) else node
 
     def _body_of(
         self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, stays: bool

@@ -106,6 +106,12 @@ class Change:
         )
 
     @cached_property
+    def moves_files(self) -> bool:
+        """Whether a side lacks a file, or has a link in its place: code may act by that without reading the file."""
+        places = (Path(place) for name in self._sides.changed or () for place in self._in_trees(name))
+        return any(place.is_symlink() or not place.is_file() for place in places)
+
+    @cached_property
     def _sources(self) -> list[tuple[ChangedPart, Part | None, Part | None]]:
         """All parts that differ in the sources of both trees."""
         if None in (self._sides.base.tree, self._sides.head.tree):

@@ -152,7 +152,7 @@ class _Looks:
         sides, read = self._drivers.sides, self._read
         if not self._reached.nothing:
             return None
-        if not read.differing:
+        if not read.differing and not (self.is_uneven and self._drivers.change.moves_files):
             return reasons.SameCode(sides.base.label, len(read.files), len(read.files - sides.tests))
         spares = self._test.settings.reach and not self.is_uneven
         return reasons.Unreached(sides.base.label, len(self._drivers.change.functions)) if spares else None

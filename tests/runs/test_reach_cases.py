@@ -269,6 +269,46 @@ def test_children_that_no_event_tells_of_count(tmp_path: Path, files: Mapping[st
     assert run.codes["test_it"] not in ("code", "reach"), run.reasons
 
 
+CHOICE = """
+import backend
+
+def work():
+    return backend.choose()(200)
+"""
+BACKEND = """
+from pathlib import Path
+
+def fast(n):
+    return n
+
+def slow(n):
+    return sum(range(n))
+
+def choose():
+    return fast if (Path(__file__).parent / "fast.cfg").exists() else slow
+"""
+
+
+@pytest.mark.parametrize("change", ["file", pytest.param("link", marks=pytest.mark.slow)])
+def test_a_choice_by_what_nobody_reads_is_measured(tmp_path: Path, change: str) -> None:
+    """A file that is only asked for is gone, or a link leads elsewhere: one side runs what the other does not."""
+    test = "import engine\n\ndef test_it(rlperf):\n    rlperf(engine.work)\n"
+    example = Example(tmp_path, {"engine.py": CHOICE, "test_it.py": test, "pytest.ini": "[pytest]\npythonpath = .\n"})
+    if change == "file":
+        example.write({"backend.py": BACKEND, "fast.cfg": ""})
+    else:
+        example.write(
+            {f"backend_{name}/__init__.py": f"{BACKEND}\ndef choose(): return {name}\n" for name in ("fast", "slow")}
+        )
+        (example.root / "backend").symlink_to("backend_fast")
+    example.commit()
+    (example.root / {"file": "fast.cfg", "link": "backend"}[change]).unlink()
+    if change == "link":
+        (example.root / "backend").symlink_to("backend_slow")
+    run = example.pytest("--rlperf-against=HEAD", *builders.TWO_PAIRS)
+    assert run.tests["test_it"]["live"] is not None, run.reasons
+
+
 # --------------------------------------------------------------------------- sources of all kinds
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -324,7 +364,12 @@ def test_a_statement_planted_into_a_function_that_runs_is_found(decided: Decided
 
 
 class Bare(ast.NodeTransformer):
-    """Leaves out docstrings, and annotations of functions without decorators, which could read them."""
+    """Leaves out docstrings, and annotations of functions without decorators, which could read them.
+
+    A function within another evaluates its annotations whenever the other runs.
+    """
+
+    _within = 0  # so many functions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._without_annotations(node)
@@ -333,12 +378,15 @@ class Bare(ast.NodeTransformer):
         return self._without_annotations(node)
 
     def _without_annotations(self, node: Function) -> ast.AST:
-        if not node.decorator_list:
+        if not node.decorator_list and not self._within:
             node.returns = None
             for each in ast.walk(node.args):
                 if isinstance(each, ast.arg):
                     each.annotation = None
-        return self.generic_visit(node)
+        self._within += 1
+        found = self.generic_visit(node)
+        self._within -= 1
+        return found
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (Function, ast.ClassDef, ast.Module)) and ast.get_docstring(node) is not None:
