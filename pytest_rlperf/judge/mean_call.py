@@ -3,7 +3,7 @@
 Processes have equal seeds, and slices that begin at the same calls by number. So an effect of the code, for example a
 reset or a growing table, comes at the same call in each process, and an effect of the machine does not. A round is
 expensive if it is expensive in two thirds of the processes that have made it; its time is cut if it was not as slow in
-those.
+those. What is expensive in one process alone, by the CPU's time, is the workload's own chance: an error of the mean.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _NEAR_ROUNDS = 31  # the usual round is that of so many around it: the machine's
 
 _LEAST = 3  # processes that have made a round
 _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one: noise adds less
+_OWN_LEAST = 0.02  # of a process's time: expensive rounds of its own, by the CPU's time; others hardly make any
 _STRETCHES = 10  # of a pair: they show how evenly its expensive calls come
 
 _SIDES = ("base", "head")
@@ -39,12 +40,15 @@ _SIDES = ("base", "head")
 class _Found(NamedTuple):
     """One process: its mean round, the share of its most expensive rounds, and the time of one of these.
 
-    Both times are multiples of the usual round.
+    Both times are multiples of the usual round. ``own`` is the part of its time that expensive rounds add which no
+    other process has, and ``own_error`` the standard error of its mean round, relatively, as their number is chance.
     """
 
     mean: float = 1.0
     share: float = 0.0
     dearest: float = 1.0
+    own: float = 0.0
+    own_error: float = 0.0
 
 
 class _Side(NamedTuple):
@@ -71,6 +75,17 @@ class _Side(NamedTuple):
     def size(self) -> int:
         """The rounds of a slice."""
         return _size(self.rounds[0])
+
+    def own_error(self) -> float:
+        """Return the standard error of the mean round of all processes, by the rounds that are one's own.
+
+        It is 0 if these take little of the median process's time, or if most processes' times are not the CPU's.
+        """
+        both = zip(self.found, self.rounds, strict=True)
+        found = [each for each, rounds in both if each is not None and rounds.by_cpu]
+        if 2 * len(found) <= len(self.found) or statistics.median(each.own for each in found) < _OWN_LEAST:
+            return 0.0
+        return math.hypot(*(each.own_error for each in found)) / len(found)
 
     def rare_rounds(self) -> float:
         """Return how many of the most expensive rounds the median process has, if they matter."""
@@ -106,24 +121,31 @@ class MeanCalls:
         self._base, self._head = (_Side.of([each[place] for each in rounds]) for place in (0, 1))
 
     def added_to(self, records: Sequence[PairRecord]) -> list[PairRecord]:
-        """Return the pairs with the mean calls of both sides, and their error if expensive calls have moved."""
+        """Return the pairs with the mean calls of both sides, and the errors that expensive calls give these."""
         base = _with_mean_calls([record.base for record in records], self._base)
         head = _with_mean_calls([record.head for record in records], self._head)
-        error = 0.0 if self._base is None or self._head is None else _moved_error(self._base, self._head)
+        moved = 0.0 if self._base is None or self._head is None else _moved_error(self._base, self._head)
         return [
-            replace(record, base=ours, head=theirs, moved_error=error)
+            replace(record, base=ours, head=theirs, moved_error=moved, chance_error=self.own_error)
             for record, ours, theirs in zip(records, base, head, strict=True)
         ]
+
+    @property
+    def own_error(self) -> float:
+        """The standard error of all pairs' mean calls, as a logarithm, if processes have rare calls of their own."""
+        if self._base is None or self._head is None:
+            return 0.0
+        return math.hypot(self._base.own_error(), self._head.own_error())
 
     @property
     def are_few(self) -> bool:
         """Whether a pair has so few rare calls that another pair should go on for longer: their period may be as long.
 
-        The side with more of them counts.
+        The side with more of them counts. So does chance that each process has for itself.
         """
         if self._base is None or self._head is None:
             return False
-        return 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
+        return self.own_error > 0 or 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
 
     def rare_calls(self, records: Sequence[PairRecord]) -> RareCalls | None:
         """Return the times of rare calls on the side whose mean call they lengthen the most; None if there are none."""
@@ -132,7 +154,7 @@ class MeanCalls:
         sides = self._base, self._head
         found = [[each or _Found() for each in side.found] for side in sides]
         means, shares, dearest = (
-            [statistics.median(each[field] for each in side) for side in found] for field in range(len(_Found._fields))
+            [statistics.median(each[field] for each in side) for side in found] for field in range(3)
         )
         most = int(means[1] >= means[0])
         if not shares[most]:
@@ -199,17 +221,21 @@ def _mean(slices: _Slices, dear: _Dear) -> _Found | None:
     starts = [start for start in slices if start in dear]
     if not starts:
         return None
-    least = [each for start in starts for each in dear[start].values()]
-    if not least:
-        return _Found()
-    own = [slices[start][place] for start in starts for place in dear[start]]
     others = [each for start in starts for place, each in enumerate(slices[start]) if place not in dear[start]]
-    count, cut = len(own) + len(others), [min(pair) for pair in zip(own, (_CUT * each for each in least), strict=True)]
+    least = [each for start in starts for each in dear[start].values()]
+    total = sum(sum(slices[start]) for start in starts)
+    chance = [each - 1 for each in others if each > _CUT]
+    own, own_error = sum(chance) / total, math.hypot(*chance) / total
+    if not least:
+        return _Found(own=own, own_error=own_error)
+    expensive = [slices[start][place] for start in starts for place in dear[start]]
+    cut = [min(each, _CUT * usual) for each, usual in zip(expensive, least, strict=True)]
+    count = len(cut) + len(others)
     mean = (sum(cut) + len(others) * (statistics.median(others) if others else 1.0)) / count
     adds = [each - 1 for each in least]
     enough = _HALF * sum(each**2 for each in adds) / sum(adds)
     dearest = [each for each, added in zip(cut, adds, strict=True) if added >= enough]
-    return _Found(mean, len(dearest) / count, statistics.fmean(dearest))
+    return _Found(mean, len(dearest) / count, statistics.fmean(dearest), own, own_error)
 
 
 def _size(rounds: Rounds) -> int:

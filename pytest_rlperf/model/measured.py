@@ -276,13 +276,15 @@ class Rounds(msgspec.Struct, frozen=True):
     """The nanoseconds of every round of one process's plain slices, in order, each of ``iterations`` calls.
 
     ``starts`` is how many calls the process had made when each slice began; all slices have equally many rounds.
-    ``is_mean`` is whether a slice's figure is its mean round, else it is the median one.
+    ``is_mean`` is whether a slice's figure is its mean round, else it is the median one. ``by_cpu`` is whether the
+    times are the CPU's, which what else happens on the machine hardly changes.
     """
 
     iterations: int
     starts: tuple[int, ...]
     rounds_ns: tuple[int, ...]
     is_mean: bool
+    by_cpu: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True):

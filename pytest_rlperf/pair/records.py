@@ -69,6 +69,7 @@ def rounds_of(sides: Sequence[Sequence[SliceRecord]], *, is_mean: bool) -> list[
             tuple(record.first_call for record in side),
             tuple(chain.from_iterable(record.rounds_cpu_ns if by_cpu else record.rounds_ns for record in side)),
             is_mean,
+            by_cpu,
         )
         for side in sides
     ]

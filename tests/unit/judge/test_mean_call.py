@@ -120,6 +120,43 @@ def test_dear_calls_that_come_at_other_calls_have_an_error_that_pairs_share(peri
     assert reason.code is Code.MOVED
 
 
+def by_own_chance(comparison: int, period: int, dear: float, *, by_cpu: bool) -> list[list[Rounds]]:
+    """Return the rounds of three pairs, of whose calls one of ``period`` is dear by each process's own chance."""
+    seeds = [[6 * comparison + 2 * pair + side for side in range(2)] for pair in range(3)]
+    return [
+        [replace(process(seed, steady, by_chance(seed, period, dear)), by_cpu=by_cpu) for seed in pair]
+        for pair in seeds
+    ]
+
+
+@pytest.mark.parametrize(("period", "dear"), [(100, 50.0), (20, 10.0)])
+def test_dear_calls_of_each_processs_own_chance_have_an_error(period: int, dear: float) -> None:
+    """It is as large as the total times differ, in forty comparisons of equal code without a seed; none is SAME."""
+    totals, errors = list[float](), list[float]()
+    for comparison in range(40):
+        rounds = by_own_chance(comparison, period, dear, by_cpu=True)
+        totals.append(statistics.fmean(math.log(sum(head.rounds_ns) / sum(base.rounds_ns)) for base, head in rounds))
+        means = MeanCalls(rounds)
+        pairs = means.added_to([builders.pair(0.0)] * 3)
+        errors.append(pairs[0].chance_error)
+        verdict = judge_records(pairs, Policy(), final=True)
+        assert verdict is not None
+        assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, Code.MOVED)
+        assert means.are_few, "more calls make the error smaller"
+    assert np.std(totals) == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.3)
+
+
+def test_what_only_the_machine_does_has_no_such_error() -> None:
+    """Times that are not the CPU's say nothing of chance; nor does noise, or what all processes have."""
+    chance = by_own_chance(0, 20, 10.0, by_cpu=False)
+    own, common = (
+        [[replace(process(2 * pair + side, steady, times), by_cpu=True) for side in range(2)] for pair in range(3)]
+        for times in (each(1, 1.0), each(50, 20.0))
+    )
+    for rounds in (chance, own, common):
+        assert [pair.chance_error for pair in MeanCalls(rounds).added_to([builders.pair(0.0)] * 3)] == [0.0] * 3
+
+
 @pytest.mark.parametrize(
     ("base", "head"),
     [
