@@ -125,8 +125,9 @@ class MeanCalls:
         base = _with_mean_calls([record.base for record in records], self._base)
         head = _with_mean_calls([record.head for record in records], self._head)
         moved = 0.0 if self._base is None or self._head is None else _moved_error(self._base, self._head)
+        chance = self.own_error
         return [
-            replace(record, base=ours, head=theirs, moved_error=moved, chance_error=self.own_error)
+            replace(record, base=ours, head=theirs, moved_error=moved, chance_error=chance)
             for record, ours, theirs in zip(records, base, head, strict=True)
         ]
 

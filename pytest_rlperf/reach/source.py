@@ -192,8 +192,8 @@ def _text_of(path: str) -> str | None:
 def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
     """Yield what differs between two sources of a file, with the base's part and the head's."""
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    # Other modules may import these names from here, even if nothing here uses them: those of another origin, and those
-    # in whose place a side has a builtin, or what a star import binds.
+    # Other modules may import these names from here, even if nothing here uses them. A name counts if its origin has
+    # changed. A name that one side lacks counts if a builtin or a star import may take its place.
     is_open = base.has_star or head.has_star
     handed_on = any(
         (name in base.imports) is (name in head.imports) or is_open or name in vars(builtins) for name in rebound

@@ -71,7 +71,7 @@ def next_steps(
     """Return the commands to type next; they begin with ``command``, or show the run again if it is ``kept``.
 
     A run that ``has_page`` has written its report as a page already. ``alone`` is the beginning of a command that
-    measures one test, whose key is ``typed`` there.
+    measures one test. ``typed`` returns a test's key as that command names the test.
     """
     statuses = {outcome.verdict.status for outcome in outcomes}
     steps = advice(outcomes, command, saved=saved, against=against)
