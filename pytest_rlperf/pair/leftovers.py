@@ -73,8 +73,10 @@ class TemporaryFiles:
         self._place = place
         self._mark = re.compile(rf"{re.escape(mark)}(\d+)_")
         self._changed_ns = self._listed_ns = 0
-        self._sizes = dict.fromkeys(_names(self._place), 0)  # earlier entries' sizes do not count
+        self._sizes: dict[str, int] = {}
         self._held: dict[int | None, Amount] = {}  # by session
+        for name in _names(self._place):
+            self._add(name, 0)  # the sizes of earlier entries do not count
 
     def held(self) -> Amount:
         """Return how many entries without a mark there are, with the bytes of the new ones."""
@@ -90,14 +92,21 @@ class TemporaryFiles:
         return self._held.get(session, _NOTHING)
 
     def _list(self) -> None:
-        names = _names(self._place)
-        kept = {name: size for name, size in self._sizes.items() if name in names}
-        self._sizes = kept | {name: _size(self._place / name) for name in names - kept.keys()}
-        sizes: defaultdict[int | None, list[int]] = defaultdict(list)
-        for name, size in self._sizes.items():
-            marked = self._mark.search(name)
-            sizes[None if marked is None else int(marked[1])].append(size)
-        self._held = {session: Amount(len(found), sum(found)) for session, found in sizes.items()}
+        """Count what has come and gone: the directory may have thousands of others' entries."""
+        names, known = _names(self._place), self._sizes.keys()
+        for name in known - names:
+            self._count(name, Amount(-1, -self._sizes.pop(name)))
+        for name in names - known:
+            self._add(name, _size(self._place / name))
+
+    def _add(self, name: str, size: int) -> None:
+        self._sizes[name] = size
+        self._count(name, Amount(1, size))
+
+    def _count(self, name: str, more: Amount) -> None:
+        marked = self._mark.search(name)
+        session = None if marked is None else int(marked[1])
+        self._held[session] = self._held.get(session, _NOTHING).with_more(more)
 
 
 def _size(path: Path) -> int:
