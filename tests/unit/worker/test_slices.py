@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -163,7 +164,13 @@ def test_warming_up_ends_after_as_many_calls_as_another_process_made() -> None:
 
 @pytest.mark.parametrize(("check_s", "single"), [(1.0, True), (0.001, None)])
 def test_a_call_too_long_to_warm_up_with_shows_whether_one_thread_works(check_s: float, single: bool | None) -> None:
-    """The checked call does, where no other is made before the slices."""
+    """The checked call does, where no other is made before the slices; it is in a process without others' threads."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as processes:
+        assert processes.submit(_single_after_a_check, check_s).result() is single
+
+
+def _single_after_a_check(check_s: float) -> bool | None:
+    """Return whether one thread works, by a checked call of so many seconds."""
     clock = FakeClock()
 
     def check() -> None:
@@ -172,7 +179,7 @@ def test_a_call_too_long_to_warm_up_with_shows_whether_one_thread_works(check_s:
 
     subject = meter(workload(lambda: None, check=check), clock)
     subject.check()
-    assert subject.warm_up(WarmUp(0.0, kernels=False)).single is single
+    return subject.warm_up(WarmUp(0.0, kernels=False)).single
 
 
 def works_off_turn(begin: Any, has_ended: Any) -> None:
