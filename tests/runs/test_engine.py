@@ -28,7 +28,10 @@ def compared(directory: Path, files: dict[str, str]) -> Example:
 
 
 def test_what_a_test_imports_is_imported_once_for_its_workers(tmp_path: Path) -> None:
-    """Each side's observer does so itself; templates do it for all workers after that, which are copies of them."""
+    """Each side's observer does so itself; templates do it for all workers after that, which are copies of them.
+
+    Pytest's own cache is no file of the tests, also where git ignores it and an earlier run has left one.
+    """
     note = "with open({place!r}, 'a') as file: file.write(f'{{os.getpid()}} ')\n"
     tests = f"""
         import os
@@ -39,7 +42,10 @@ def test_what_a_test_imports_is_imported_once_for_its_workers(tmp_path: Path) ->
             rlperf(mylib.work)
     """
     late = f"import os\n{note.format(place=str(tmp_path / 'imports'))}"
-    run = compared(tmp_path, {"test_it.py": tests, "late.py": late}).pytest(*QUICK, code=OK)
+    example = compared(tmp_path, {"test_it.py": tests, "late.py": late, ".gitignore": ".pytest_cache\n__pycache__\n"})
+    example.write({".pytest_cache/v/cache/nodeids": "[]", ".pytest_cache/v/cache/lastfailed": "{}"})
+    run = example.pytest(*QUICK, plugins=("rlperf", "cacheprovider"), code=OK)
+    assert run.statuses["test_it"] in ("SAME", "UNDECIDED"), run.out
     assert "new interpreter" not in run.out
     workers, importing = ({*(tmp_path / name).read_text().split()} for name in ("workers", "imports"))
     pairs = len(run.tests["test_it"]["live"]["pairs"])  # five where the kernel places a pair, or total times decide
@@ -75,12 +81,3 @@ def test_a_driver_that_dies_costs_one_pair(tmp_path: Path) -> None:
     assert (tmp_path / "killed").exists()
     assert len(run.tests["test_it"]["live"]["pairs"]) >= 2
     assert "new interpreter" not in run.out
-
-
-def test_pytests_own_cache_is_no_file_of_the_tests(tmp_path: Path) -> None:
-    """Also where git ignores it, and the run before has left one."""
-    tests = "import mylib\n\ndef test_it(rlperf): rlperf(mylib.work)\n"
-    example = compared(tmp_path, {"test_it.py": tests, ".gitignore": ".pytest_cache\n__pycache__\n"})
-    example.write({".pytest_cache/v/cache/nodeids": "[]", ".pytest_cache/v/cache/lastfailed": "{}"})
-    run = example.pytest(*QUICK, plugins=("rlperf", "cacheprovider"))
-    assert run.statuses["test_it"] in ("SAME", "UNDECIDED"), run.out

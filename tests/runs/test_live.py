@@ -228,6 +228,7 @@ def test_an_import_is_each_sides_own(repository: Repository) -> None:
     assert "import/mylib" in {phase["path"] for phase in run.tests["test_import"]["result"]["phases"]}
 
 
+@pytest.mark.slow  # test_live_comparison: test_the_first_pair_shows_what_the_others_need
 @pytest.mark.skipif(count_lanes().most < 2, reason="one lane sets up all the first pairs at once")
 def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) -> None:
     """Other pairs wait until the first one has got to its call; where it never does they are not begun.
@@ -462,6 +463,7 @@ def collide(repository: Repository, *args: str, port: int = 0) -> Run:
     return repository.pytest(*args, *QUICK, *DECISIVE, code=FAILED, TAKEN=str(taken), PORT=str(port))
 
 
+@pytest.mark.slow  # test_mistakes: test_the_message_helps[port]
 def test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out(repository: Repository) -> None:
     """Whichever side comes second, the failure names the sides, the error and what processes do not share."""
     with socket.socket() as server:

@@ -368,6 +368,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow  # test_reach_cases: subprocess_answers and subprocess_generates
 @pytest.mark.parametrize(
     "test",
     [
@@ -454,6 +455,7 @@ BESIDE_A_THREAD = """
 """
 
 
+@pytest.mark.slow  # test_worker_session: test_calls_are_observed_until_they_bring_nothing_new
 @pytest.mark.parametrize(
     ("work", "late"),
     [

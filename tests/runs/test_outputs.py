@@ -209,7 +209,7 @@ def test_the_latest_run_is_shown_without_a_file(
         return err if code else out
 
     assert "pytest --rlperf" in show(code=Exit.USAGE)
-    run = example.pytest("--rlperf", "--rlperf-max-time=0.2", plugins=("rlperf", "cacheprovider"), code=0)
+    run = example.pytest(*builders.ONE_CALL, plugins=("rlperf", "cacheprovider"), code=0)
     assert faults(run.document) == []
     told = re.findall(r"^  NEW +[\d.]+ .s +(\w+)", run.out, re.MULTILINE)
     assert sorted(told) == ["test_max", "test_sum"], "each when it is there"

@@ -105,7 +105,7 @@ def by_chance(seed: int, period: int, dear: float) -> Callable[[int], float]:
     return lambda call: dear if is_dear[call] else 1.0
 
 
-@pytest.mark.parametrize(("period", "dear"), [(100, 50.0), (40, 10.0)])
+@pytest.mark.parametrize(("period", "dear"), [pytest.param(100, 50.0, marks=pytest.mark.slow), (40, 10.0)])
 def test_dear_calls_that_come_at_other_calls_have_an_error_that_pairs_share(period: int, dear: float) -> None:
     """Forty comparisons of environments that differ by their seeds: the error is as large as their changes are."""
     found = [
@@ -129,7 +129,7 @@ def by_own_chance(comparison: int, period: int, dear: float, *, by_cpu: bool) ->
     ]
 
 
-@pytest.mark.parametrize(("period", "dear"), [(100, 50.0), (20, 10.0)])
+@pytest.mark.parametrize(("period", "dear"), [pytest.param(100, 50.0, marks=pytest.mark.slow), (20, 10.0)])
 def test_dear_calls_of_each_processs_own_chance_have_an_error(period: int, dear: float) -> None:
     """It is as large as the total times differ, in forty comparisons of equal code without a seed; none is SAME."""
     totals, errors = list[float](), list[float]()

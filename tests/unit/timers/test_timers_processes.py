@@ -152,7 +152,13 @@ STEPPED = {"step": ROUNDS * STEPS, "step/physics": ROUNDS * STEPS, "step/reward"
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("library", "start_method"), [*(("gymnasium", method) for method in START_METHODS), ("stable_baselines3", "spawn")]
+    ("library", "start_method"),
+    [
+        ("gymnasium", "fork"),
+        ("gymnasium", "spawn"),
+        pytest.param("gymnasium", "forkserver", marks=pytest.mark.slow),
+        pytest.param("stable_baselines3", "spawn", marks=pytest.mark.slow),
+    ],
 )
 def test_vector_environments_report(library: str, start_method: str) -> None:
     """Workers see their own steps and nothing of their parent's, and what they report adds up below the open scope."""
@@ -168,7 +174,11 @@ def test_vector_environments_report(library: str, start_method: str) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("start_method", "armed", "state"),
-    [("fork", "standby", STANDBY), ("spawn", None, OFF), ("forkserver", "standby", STANDBY)],
+    [
+        ("fork", "standby", STANDBY),
+        ("spawn", None, OFF),
+        pytest.param("forkserver", "standby", STANDBY, marks=pytest.mark.slow),
+    ],
 )
 def test_vector_environments_start_as_their_parent_is(
     start_method: str, armed: str | None, state: tuple[bool, bool]
