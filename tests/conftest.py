@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from wording import Wording
 
@@ -134,6 +134,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 ALL_ITEMS = pytest.StashKey[list[pytest.Item]]()  # that were collected, before any is deselected
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import thousands of tests without the garbage collector, which takes a sixth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
