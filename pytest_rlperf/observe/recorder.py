@@ -27,8 +27,10 @@ _COMPILERS = (
     "/tensorflow/python/autograph/impl/api.py",
 )
 _PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(
-    str(_PACKAGE / name) for name in ("model", "observe", "spawn", "worker", "options.py", "plugin.py", "wire.py")
+# What runs a test, by names in any copy of this package: it may be the code under test, too.
+OWN = tuple(
+    f"{_PACKAGE.name}{os.sep}{name}"
+    for name in ("model", "observe", "spawn", "worker", "options.py", "plugin.py", "wire.py")
 )
 _COMPILE = {"get_jit_def", "get_jit_class_def", "run", "convert", "converted_call"}  # their functions that do so
 
@@ -71,7 +73,8 @@ class FunctionRecorder:
         a name while the component is called: pytest, and these processes' own code.
         """
         runners = (sys.modules.get(name) for name in ("_pytest", "pluggy"))
-        homes = (*_OWN, *(f"{Path(str(each.__file__)).parent}{os.sep}" for each in runners if each is not None))
+        own = (str(_PACKAGE.parent / name) for name in OWN)
+        homes = (*own, *(f"{Path(str(each.__file__)).parent}{os.sep}" for each in runners if each is not None))
         return any(_has(code, names) for code in self._noted.codes() if not code.co_filename.startswith(homes))
 
     def read(self, below: tuple[str, ...]) -> Recorded:

@@ -17,6 +17,7 @@ from pytest_rlperf.model.measured import CounterChange, FunctionCounts
 from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touched
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
+from pytest_rlperf.observe.recorder import OWN
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
 from pytest_rlperf.reach.source import Part, changed_parts, source_of
 from pytest_rlperf.sides.installs import is_installed
@@ -243,7 +244,8 @@ class Change:
         for each in footprints:
             met.update(("", module) for module in each.modules)
             met.update((name, "") for name in map(self._name, each.files) if self._is_there(name))
-            met.update(self._executed(each.functions))
+            # One side alone reports its test.
+            met.update(found for found in self._executed(each.functions) if not found[0].startswith(OWN))
         return met
 
     def _executed(self, functions: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str]]:

@@ -439,7 +439,8 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
     example.commit()
     example.write({f"{name}.bin": "2"})
-    run = example.pytest(*QUICK)
+    run = example.pytest(*QUICK, "-k", f"{name} or nothing")
+    assert len(run.codes) == 2
     assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons
 
 

@@ -216,6 +216,19 @@ def test_what_no_rule_sees_is_spared(decided: Decided, case: Case) -> None:
     assert decided.reached(case) == (Reached(), False), why
 
 
+@pytest.mark.parametrize(("name", "is_uneven"), [("wire.py", False), ("suite/work.py", True)])
+def test_one_side_alone_reports_its_test(tmp_path: Path, name: str, is_uneven: bool) -> None:
+    """Where this package is the code under test, that is no sign of a change; what else one side alone runs is."""
+    place = f"pytest_rlperf/{name}"
+    base, head = (
+        builders.write(tmp_path / side, {place: "def it(): pass\n", "lib.py": f"SIDE = '{side}'\n"}) for side in ENDINGS
+    )
+    side = replace(builders.project(head).side("HEAD", sys.executable, (), (head,)), tree=head)
+    change = Change(Sides(replace(side, homes=(base,), tree=base), side, (), ("lib.py",), ()))
+    runs = builders.footprint(functions={str(head / place): [1]})
+    assert change.is_uneven([builders.footprint()], [runs]) is is_uneven
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "files",
