@@ -85,18 +85,9 @@ def judge_records(
     placed = are_placed(records)
     base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
-    errors = [(record.moved_error, record.chance_error) for record in records]
-    moved, chance = (0.0, 0.0) if are_unrepeated(records) else map(max, zip(*errors, strict=True))
+    error = 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
     found = judge_pairs(
-        ratios,
-        policy,
-        base_call_s,
-        final=final,
-        placed=placed,
-        history=history,
-        confirms=confirms,
-        moved=moved,
-        chance=chance,
+        ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms, error=error
     )
     if found is None or not isinstance(found.reason, PairsUndecided):
         return found
@@ -123,8 +114,7 @@ def judge_pairs(
     placed: bool = True,
     history: PairSpread | None = None,
     confirms: Sequence[bool] = (),
-    moved: float = 0.0,
-    chance: float = 0.0,
+    error: float = 0.0,
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
@@ -132,10 +122,9 @@ def judge_pairs(
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``. ``final`` if there can
     be no more pairs. ``placed`` if one CPU ran both sides of every pair. ``history`` is the spread of earlier pairs of
     this test. ``confirms`` says which pairs can confirm a change, all if it is left out: pairs of one preload server
-    may share an effect that is not chance. ``moved`` is the standard error that all pairs share, and ``chance`` that of
-    what each process has by its own chance, which more calls make smaller.
+    may share an effect that is not chance. ``error`` is the standard error that all pairs share.
     """
-    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history, moved=moved, chance=chance)
+    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history, error=error)
     for count in range(judge.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         if fresh and confirms and not confirms[count]:
@@ -166,20 +155,13 @@ class _LiveJudge:
     """Looks at the pairs so far; the next pair may be known or not yet taken."""
 
     def __init__(
-        self,
-        policy: Policy,
-        base_call_s: float,
-        *,
-        placed: bool,
-        history: PairSpread | None,
-        moved: float = 0.0,
-        chance: float = 0.0,
+        self, policy: Policy, base_call_s: float, *, placed: bool, history: PairSpread | None, error: float = 0.0
     ) -> None:
         self.least, self.most = (max(pairs, 0 if placed else UNPLACED_LEAST) for pairs in policy.pairs)
         self._policy = policy
         self._base_call_s = base_call_s
         self._placed = placed
-        self._moved, self._error = moved, math.hypot(moved, chance)
+        self._error = error
         self._expected = PLACED_SPREAD if placed else UNPLACED_SPREAD
         if history is not None and history.freedom > 0:
             weight = min(1.0, HISTORY_FREEDOM_MOST / history.freedom)
@@ -237,9 +219,10 @@ class _LiveJudge:
         spread = self._expected.after(squared_deviations(seen), len(seen) - 1)
         return spread.estimate(seen, self._level, self._error), spread
 
-    def _hides(self, error: float) -> bool:
-        """Whether these pairs cannot show that nothing has changed, because of an error that does not show in them."""
-        return normal_quantile(0.5 + CONFIDENCE / 2) * error > self._over
+    @property
+    def _is_moved(self) -> bool:
+        """Whether no number of pairs could show that nothing has changed, because of the error that all pairs share."""
+        return normal_quantile(0.5 + CONFIDENCE / 2) * self._error > self._over
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
@@ -309,13 +292,13 @@ class _LiveJudge:
         """Return UNDECIDED, as not even the most pairs would decide."""
         smallest = self._smallest(spread, self.most)
         reason = self._differing(seen, estimate, smallest)
-        if _within(estimate, _NEAR * self._policy.tolerance) and not self._hides(self._error):
+        if _within(estimate, _NEAR * self._policy.tolerance) and not self._is_moved:
             reason = PairsUndecided(Code.NEAR, estimate.high, smallest)
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _differing(self, seen: Sequence[float], estimate: Estimate, smallest: float | None) -> PairsUndecided:
         """Return why pairs do not decide: how much they differ, or that expensive calls have moved."""
-        if self._hides(self._error):
+        if self._is_moved:
             return PairsUndecided(Code.MOVED, estimate.high)
         pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
         return PairsUndecided(Code.SPREAD, estimate.high, smallest, pair_sd=pair_sd, placed=self._placed)
@@ -331,7 +314,7 @@ class _LiveJudge:
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""
-        return self._hides(self._moved) or self._chance(seen, spread, self.most) < _HOPELESS
+        return self._is_moved or self._chance(seen, spread, self.most) < _HOPELESS
 
     def _chance(self, seen: Sequence[float], spread: Spread, pairs: int) -> float:
         """Return the chance that ``pairs`` pairs decide, given those seen."""

@@ -3,7 +3,8 @@
 Processes have equal seeds, and slices that begin at the same calls by number. So an effect of the code, for example a
 reset or a growing table, comes at the same call in each process, and an effect of the machine does not. A round is
 expensive if it is expensive in two thirds of the processes that have made it; its time is cut if it was not as slow in
-those. What is expensive in one process alone, by the CPU's time, is the workload's own chance: an error of the mean.
+those. What few processes have, by the CPU's time, is the workload's own chance, as of an environment without a seed: it
+is part of the mean call, and makes pairs differ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NEAR_ROUNDS = 31  # the usual round is that of so many around it: the machine's
 
 _LEAST = 3  # processes that have made a round
 _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one: noise adds less
-_OWN_LEAST = 0.02  # of a process's time: expensive rounds of its own, by the CPU's time; others hardly make any
+_OWN_FEW, _OWN_MATTERS = 3, 0.02  # expensive rounds of a process's own, and what they add to its mean round
 _STRETCHES = 10  # of a pair: they show how evenly its expensive calls come
 
 _SIDES = ("base", "head")
@@ -40,15 +41,15 @@ _SIDES = ("base", "head")
 class _Found(NamedTuple):
     """One process: its mean round, the share of its most expensive rounds, and the time of one of these.
 
-    Both times are multiples of the usual round. ``own`` is the part of its time that expensive rounds add which no
-    other process has, and ``own_error`` the standard error of its mean round, relatively, as their number is chance.
+    Both times are multiples of the usual round, and so is ``own``: what the expensive rounds that few other processes
+    have add to the mean round. ``own_rounds`` is their number.
     """
 
     mean: float = 1.0
     share: float = 0.0
     dearest: float = 1.0
     own: float = 0.0
-    own_error: float = 0.0
+    own_rounds: int = 0
 
 
 class _Side(NamedTuple):
@@ -76,16 +77,28 @@ class _Side(NamedTuple):
         """The rounds of a slice."""
         return _size(self.rounds[0])
 
-    def own_error(self) -> float:
-        """Return the standard error of the mean round of all processes, by the rounds that are one's own.
+    @property
+    def has_own(self) -> bool:
+        """Whether rounds of a process's own matter in the median process, and most processes' times are the CPU's."""
+        found = self._by_cpu()
+        return 2 * len(found) > len(self.found) and (
+            statistics.median(each.own for each in found) >= _OWN_MATTERS
+            and statistics.median(each.own_rounds for each in found) >= _OWN_FEW
+        )
 
-        It is 0 if these take little of the median process's time, or if most processes' times are not the CPU's.
-        """
+    def means(self, *, with_own: bool) -> list[float | None]:
+        """Return each process's mean round; one whose times are not the CPU's has as much of its own as the others."""
+        chance = [each.own for each in self._by_cpu()] if with_own else []
+        usual = statistics.fmean(chance) if chance else 0.0
         both = zip(self.found, self.rounds, strict=True)
-        found = [each for each, rounds in both if each is not None and rounds.by_cpu]
-        if 2 * len(found) <= len(self.found) or statistics.median(each.own for each in found) < _OWN_LEAST:
-            return 0.0
-        return math.hypot(*(each.own_error for each in found)) / len(found)
+        return [
+            None if each is None else each.mean + (each.own if chance and rounds.by_cpu else usual)
+            for each, rounds in both
+        ]
+
+    def _by_cpu(self) -> list[_Found]:
+        both = zip(self.found, self.rounds, strict=True)
+        return [each for each, rounds in both if each is not None and rounds.by_cpu]
 
     def rare_rounds(self) -> float:
         """Return how many of the most expensive rounds the median process has, if they matter."""
@@ -102,12 +115,14 @@ def with_mean_calls(workers: Sequence[WorkerRecord], rounds: Sequence[Rounds | N
     return _with_mean_calls(workers, _Side.of(rounds))
 
 
-def _with_mean_calls(workers: Sequence[WorkerRecord], side: _Side | None) -> list[WorkerRecord]:
-    found = () if side is None else side.found
-    known = [each.mean for each in found if each is not None]
+def _with_mean_calls(
+    workers: Sequence[WorkerRecord], side: _Side | None, *, with_own: bool = False
+) -> list[WorkerRecord]:
+    found = [] if side is None else side.means(with_own=with_own)
+    known = [each for each in found if each is not None]
     if not known:
         return list(workers)
-    means = [statistics.fmean(known) if each is None else each.mean for each in found]
+    means = [statistics.fmean(known) if each is None else each for each in found]
     return [
         replace(worker, rare=mean + worker.collecting_s / worker.wall.call_s)
         for worker, mean in zip(workers, means, strict=True)
@@ -121,32 +136,30 @@ class MeanCalls:
         self._base, self._head = (_Side.of([each[place] for each in rounds]) for place in (0, 1))
 
     def added_to(self, records: Sequence[PairRecord]) -> list[PairRecord]:
-        """Return the pairs with the mean calls of both sides, and the errors that expensive calls give these."""
-        base = _with_mean_calls([record.base for record in records], self._base)
-        head = _with_mean_calls([record.head for record in records], self._head)
+        """Return the pairs with the mean calls of both sides, and the error that expensive calls give these."""
+        own = self._have_own
+        base = _with_mean_calls([record.base for record in records], self._base, with_own=own)
+        head = _with_mean_calls([record.head for record in records], self._head, with_own=own)
         moved = 0.0 if self._base is None or self._head is None else _moved_error(self._base, self._head)
-        chance = self.own_error
         return [
-            replace(record, base=ours, head=theirs, moved_error=moved, chance_error=chance)
+            replace(record, base=ours, head=theirs, moved_error=moved)
             for record, ours, theirs in zip(records, base, head, strict=True)
         ]
 
     @property
-    def own_error(self) -> float:
-        """The standard error of all pairs' mean calls, as a logarithm, if processes have rare calls of their own."""
-        if self._base is None or self._head is None:
-            return 0.0
-        return math.hypot(self._base.own_error(), self._head.own_error())
+    def _have_own(self) -> bool:
+        """Whether processes of a side have expensive calls of their own, which then count on both."""
+        return any(side is not None and side.has_own for side in (self._base, self._head))
 
     @property
     def are_few(self) -> bool:
         """Whether a pair has so few rare calls that another pair should go on for longer: their period may be as long.
 
-        The side with more of them counts. So does chance that each process has for itself.
+        The side with more of them counts. So do those that each process has for itself.
         """
         if self._base is None or self._head is None:
             return False
-        return self.own_error > 0 or 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
+        return self._have_own or 0 < max(self._base.rare_rounds(), self._head.rare_rounds()) < _FEW
 
     def rare_calls(self, records: Sequence[PairRecord]) -> RareCalls | None:
         """Return the times of rare calls on the side whose mean call they lengthen the most; None if there are none."""
@@ -224,19 +237,19 @@ def _mean(slices: _Slices, dear: _Dear) -> _Found | None:
         return None
     others = [each for start in starts for place, each in enumerate(slices[start]) if place not in dear[start]]
     least = [each for start in starts for each in dear[start].values()]
-    total = sum(sum(slices[start]) for start in starts)
-    chance = [each - 1 for each in others if each > _CUT]
-    own, own_error = sum(chance) / total, math.hypot(*chance) / total
-    if not least:
-        return _Found(own=own, own_error=own_error)
+    count = sum(len(slices[start]) for start in starts)
+    typical = statistics.median(others) if others else 1.0
     expensive = [slices[start][place] for start in starts for place in dear[start]]
     cut = [min(each, _CUT * usual) for each, usual in zip(expensive, least, strict=True)]
-    count = len(cut) + len(others)
-    mean = (sum(cut) + len(others) * (statistics.median(others) if others else 1.0)) / count
+    mean = (sum(cut) + len(others) * typical) / count if least else 1.0
+    chance = [each for each in others if each > _CUT]
+    own = (sum(cut) + sum(chance) + (len(others) - len(chance)) * typical) / count - mean if chance else 0.0
+    if not least:
+        return _Found(own=own, own_rounds=len(chance))
     adds = [each - 1 for each in least]
     enough = _HALF * sum(each**2 for each in adds) / sum(adds)
     dearest = [each for each, added in zip(cut, adds, strict=True) if added >= enough]
-    return _Found(mean, len(dearest) / count, statistics.fmean(dearest), own, own_error)
+    return _Found(mean, len(dearest) / count, statistics.fmean(dearest), own, len(chance))
 
 
 def _size(rounds: Rounds) -> int:

@@ -70,13 +70,13 @@ class PairRecord(msgspec.Struct, frozen=True):
     for CPU times, which may stand in if both sides were ``alone``. ``total_log_ratio`` is the same for the total time
     of all calls, CPU time if neither side waits; it includes all that the machine adds. ``moved_error`` is the standard
     error that all pairs of the test share, as a logarithm, if expensive calls come at other calls on the head than on
-    the base; ``chance_error`` is that of all pairs together if each process has expensive calls of its own. ``placed``
-    is the one CPU that both sides were kept on, None if the kernel placed them. ``cpus`` are the CPUs on which slices
-    ended. ``setup_s`` is the time to start workers and set up, ``seconds`` the time to warm up and take slices.
-    ``loader`` is the number of the preload server that both sides were forked from, None if they were new interpreters.
-    ``readings`` were taken before the first slice, after the last one and at growing intervals between. ``phases`` are
-    those that both sides have. ``first_call_s`` is the time of the checked call on the base and on the head,
-    ``import_s`` the time to import and collect the tests. ``other_work`` is kept if the test is UNDECIDED, on Linux.
+    the base. ``placed`` is the one CPU that both sides were kept on, None if the kernel placed them. ``cpus`` are the
+    CPUs on which slices ended. ``setup_s`` is the time to start workers and set up, ``seconds`` the time to warm up and
+    take slices. ``loader`` is the number of the preload server that both sides were forked from, None if they were new
+    interpreters. ``readings`` were taken before the first slice, after the last one and at growing intervals between.
+    ``phases`` are those that both sides have. ``first_call_s`` is the time of the checked call on the base and on the
+    head, ``import_s`` the time to import and collect the tests. ``other_work`` is kept if the test is UNDECIDED, on
+    Linux.
     """
 
     wall_log_ratio: float
@@ -97,7 +97,6 @@ class PairRecord(msgspec.Struct, frozen=True):
     other_work: OtherWork | None = None
     total_log_ratio: float = 0.0
     moved_error: float = 0.0
-    chance_error: float = 0.0
 
     @property
     def mean_log_ratio(self) -> float:
