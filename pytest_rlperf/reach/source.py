@@ -23,6 +23,7 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _NAMES_ALONE = {"__all__", "__version__"}  # no code under measurement computes with these
 _OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
+_STAR = ast.dump(ast.alias("*"))
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
@@ -47,8 +48,8 @@ class Part(msgspec.Struct, frozen=True):
 
     It reaches from line ``first``, its first decorator's, to ``last``; ``line`` has its name. ``runs`` is what it does,
     as text, and ``names`` are the names that it uses. A function is ``kept`` if a decorator, its own or its class's,
-    may run it as something else. ``text`` is its source. A body's ``order`` is that of its statements,
-    imports, classes, kept functions and those with computed defaults: statements may affect the others.
+    may run it as something else. ``text`` is its source. A body's ``order`` is that of its statements, imports,
+    classes, and functions that are kept, have computed defaults or another's name: statements may affect the others.
     """
 
     kind: Kind
@@ -66,7 +67,8 @@ class Part(msgspec.Struct, frozen=True):
 class Source:
     """The parts of a file by name, which several may share, and the names that its imports bind.
 
-    With ``annotated``, annotations are part of what runs.
+    With ``annotated``, annotations are part of what runs, and ``whole`` is all of it but the version. ``bound`` are all
+    names that the module itself binds.
     """
 
     def __init__(self, text: str, *, annotated: bool = False) -> None:
@@ -78,7 +80,9 @@ class Source:
         self._bound = _Bound(tree)
         self.has_star = self._bound.has_star
         _AsItRuns(self._bound, annotated=annotated).visit(tree)
-        tree.body, order = self._taken(tree.body, "", at_top=True)
+        self.whole = [ast.dump(node) for node in tree.body if not _is_version(node)] if annotated else []
+        self.bound = _names_bound(tree.body, by_functions=True)
+        tree.body, order = self._taken(tree.body, "", _names_bound(tree.body), at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
 
     def function_at(self, line: int) -> Part | None:
@@ -93,11 +97,18 @@ class Source:
     # ------------------------------------------------------------------ taking it apart
 
     def _taken(
-        self, body: Iterable[ast.stmt], prefix: str, *, at_top: bool = False, kept: bool = False
+        self,
+        body: Iterable[ast.stmt],
+        prefix: str,
+        others: Collection[str],
+        *,
+        at_top: bool = False,
+        kept: bool = False,
     ) -> tuple[list[ast.stmt], list[str]]:
         """Take functions and classes out of a body, and imports if it is the module's; return the rest and the order.
 
-        The functions are ``kept`` if the body is a class's whose decorator may keep them.
+        ``others`` are the names that are not only functions'. The functions are ``kept`` if the body is a class's whose
+        decorator may keep them.
         """
         rest: list[ast.stmt] = []
         order: list[str] = []
@@ -105,21 +116,24 @@ class Source:
             if isinstance(node, _Function):
                 name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
                 self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
-                order += [f"def {node.name}"] * (is_kept or self._has_computed_default(node))
-                if node.name.startswith("__"):  # Python checks whether a class has it
+                is_other = node.name in others or "*" in others
+                order += [f"def {node.name}"] * (is_kept or is_other or self._has_computed_default(node))
+                # Python checks whether a class has a method. Within a block there is no other order.
+                if node.name.startswith("__") or (is_other and not at_top):
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
                 name, last = f"{prefix}{node.name}", node.end_lineno or 0
-                node.body, inner = self._taken(node.body, f"{name}.", kept=self._bound.is_kept(node))
+                inside = _names_bound(node.body)
+                node.body, inner = self._taken(node.body, f"{name}.", inside, kept=self._bound.is_kept(node))
                 self._add(Kind.BODY, name, node, _first(node), node.lineno, last, inner)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
                 order.append(f"{_OF_PYTHON * _is_of_python(node)}{ast.dump(node)}")
             elif at_top and _is_main(node):
-                self._take_nested(node, prefix)
+                self._take_nested(node, prefix, others)
                 self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
             elif not (isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE):
-                self._take_nested(node, prefix)
+                self._take_nested(node, prefix, others)
                 rest.append(node)
                 order.append(ast.dump(node))
         return rest, order
@@ -130,14 +144,14 @@ class Source:
         names = (each.id for default in defaults for each in ast.walk(default) if isinstance(each, ast.Name))
         return any(map(self._bound.is_variable, names))
 
-    def _take_nested(self, node: ast.stmt, prefix: str) -> None:
+    def _take_nested(self, node: ast.stmt, prefix: str, others: Collection[str]) -> None:
         """Take functions and classes out of a statement's blocks, and leave their names there."""
         for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             for field in _BLOCKS:
                 block = getattr(owner, field, None)
                 if isinstance(block, list):
                     marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
-                    setattr(owner, field, [*self._taken(block, prefix)[0], *marks])
+                    setattr(owner, field, [*self._taken(block, prefix, others)[0], *marks])
 
     def _add(
         self,
@@ -195,9 +209,7 @@ def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[Chang
     # Other modules may import these names from here, even if nothing here uses them. A name counts if its origin has
     # changed. A name that one side lacks counts if a builtin or a star import may take its place.
     is_open = base.has_star or head.has_star
-    handed_on = any(
-        (name in base.imports) is (name in head.imports) or is_open or name in vars(builtins) for name in rebound
-    )
+    handed_on = any(name in base.bound & head.bound or is_open or name in vars(builtins) for name in rebound)
     for key in dict.fromkeys([*head.parts, *base.parts]):
         was, now = base.parts.get(key), head.parts.get(key)
         if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
@@ -231,7 +243,7 @@ def _statements_before(order: Iterable[str]) -> dict[str, int]:
         if each.startswith(_OF_PYTHON):
             found.setdefault(each, statements)
         else:
-            statements += not each.startswith("Import")
+            statements += not each.startswith("Import") or _STAR in each
     return found
 
 
@@ -269,6 +281,24 @@ def _first_difference(was: str, now: str) -> int:
 
 
 # --------------------------------------------------------------------------- syntax trees
+
+
+def _names_bound(nodes: Iterable[ast.AST], *, by_functions: bool = False) -> frozenset[str]:
+    """Return the names that statements bind in their own scope, "*" for those of a star import."""
+    found = set[str]()
+    for node in nodes:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.update([node.name] * by_functions)
+            case ast.ClassDef():
+                found.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case _:
+                found |= _names_bound(ast.iter_child_nodes(node), by_functions=by_functions)
+    return frozenset(found)
 
 
 class _Bound:
@@ -403,6 +433,10 @@ def _is_main(node: ast.stmt) -> bool:
 
 def _targets(node: ast.Assign) -> set[str]:
     return {getattr(target, "id", "") for target in node.targets}
+
+
+def _is_version(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and _targets(node) == {"__version__"}
 
 
 def _mark(name: str) -> ast.stmt:

@@ -98,13 +98,14 @@ class Change:
 
     @cached_property
     def is_empty(self) -> bool:
-        """Whether both sides have the same files, which differ in nothing that runs, annotations included."""
+        """Whether both sides have the same files, which differ in comments, docstrings, layout and version alone."""
         names = self._sides.changed or ()
-        both = [self._in_trees(name) for name in names]
-        return bool(both) and all(
-            name.endswith(".py") and all(map(os.path.isfile, paths)) and not any(_parts(name, *paths, annotated=True))
-            for name, paths in zip(names, both, strict=True)
-        )
+        paths = [path for name in names for path in self._in_trees(name)]
+        if not (all(path.endswith(".py") for path in paths) and all(map(os.path.isfile, paths))):
+            return False
+        sources = [source_of(path, annotated=True) for path in paths]
+        texts = [None if source is None else source.whole for source in sources]
+        return bool(names) and None not in texts and texts[::2] == texts[1::2]
 
     @cached_property
     def moves_files(self) -> bool:

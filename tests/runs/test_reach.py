@@ -284,7 +284,15 @@ def test_functions_of_a_change_are_all_that_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("head", "is_empty"),
-    [("N = 1  # one\n", True), ("N = 2\n", False), ("N = 1\ndef f(x: int): ...\n", False), ("N =\n", False)],
+    [
+        ("N = 1  # one\n", True),
+        ('"""It is a module."""\n__version__ = "1.2"\nN = 1\n', True),
+        ("N = 2\n", False),
+        ("N = 1\ndef f(x: int): ...\n", False),
+        ("import patches\nN = 1\n", False),
+        ("__all__ = []\nN = 1\n", False),
+        ("N =\n", False),
+    ],
 )
 def test_a_change_of_comments_alone_is_empty(tmp_path: Path, head: str, is_empty: bool) -> None:
     """Of functions, too, if not of what they say of their arguments; a file that one side lacks may be looked for."""

@@ -181,7 +181,7 @@ class Decided:
         reached = Reached()
         for both in zip(base, head, strict=True):
             reached |= change.reached(compare_reads(sides, both[0].files, both[1].files), *both)
-        return reached, change.is_uneven(base[:1], head[:1])
+        return reached, not change.is_empty and change.is_uneven(base[:1], head[:1])
 
 
 def contents(path: Path) -> bytes | None:
