@@ -192,7 +192,9 @@ def _numbered(members: Iterable[object]) -> Iterator[tuple[str, object]]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Yield the names of a class's own slots, without private ones and those that are not attributes."""
+    """Yield the names by which a class's own slots are attributes; a private one has its class's name before it."""
     for origin in kind.__mro__:
         slots = origin.__dict__.get("__slots__", ())
-        yield from (slot for slot in ((slots,) if isinstance(slots, str) else slots) if not slot.startswith("__"))
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if not slot.endswith("__"):
+                yield f"_{origin.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot

@@ -281,6 +281,13 @@ class _Slotted:
         self.tensor = tensor
 
 
+class _Private:
+    __slots__ = ("__tensor",)
+
+    def __init__(self, tensor: VirtualTensor) -> None:
+        self.__tensor = tensor
+
+
 class _Agent:
     def __init__(self, held: object) -> None:
         self.held = held
@@ -310,8 +317,12 @@ def _reads_a_global() -> object:
         lambda tensor: partial(print, end=tensor),
         lambda tensor: partial(_Agent(tensor).update),
         _Slotted,
+        _Private,
     ],
-    ids=["itself", "containers", "set", "attribute", "method", "closure", "partial", "keyword", "its function", "slot"],
+    ids=[
+        *("itself", "containers", "set", "attribute", "method", "closure", "partial", "keyword", "its function"),
+        *("slot", "private slot"),
+    ],
 )
 def test_devices_are_found_wherever_tensors_are_held(hold: Any) -> None:
     """Attributes, containers, closures, bound methods and partials lead to tensors."""

@@ -178,7 +178,12 @@ def test_the_last_pair_that_counts_has_another_seed(compared: Compared) -> None:
 
 @pytest.mark.parametrize(
     ("log_ratio", "status", "servers"),
-    [(0.0, Status.SAME, [0, 0, 0]), (0.2, Status.SLOWER, [0, 0, 0, 1]), (-0.2, Status.FASTER, [0, 0, 0, 1])],
+    [
+        (0.0, Status.SAME, [0, 0, 0]),
+        (0.2, Status.SLOWER, [0, 0, 0, 1]),
+        (0.0297, Status.SLOWER, [0, 0, 0, 1]),  # just over 3 %
+        (-0.2, Status.FASTER, [0, 0, 0, 1]),
+    ],
 )
 def test_a_change_is_confirmed_by_pairs_of_a_second_server(
     compared: Compared, log_ratio: float, status: Status, servers: list[int]
