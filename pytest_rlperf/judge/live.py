@@ -85,7 +85,7 @@ def judge_records(
     placed = are_placed(records)
     base_call_s = statistics.median(record.base.wall.call_s * record.base.mean_multiple for record in records)
     confirms = [record.loader is None or record.loader > 0 for record in records]
-    error = 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
+    error = shared_error(records)
     found = judge_pairs(
         ratios, policy, base_call_s, final=final, placed=placed, history=history, confirms=confirms, error=error
     )
@@ -94,10 +94,15 @@ def judge_records(
     reason = replace(found.reason, other_work=_disturbing([record.other_work for record in records]))
     # If time was short, pairs were short too.
     pair_s = statistics.fmean(record.seconds * max(1.0, PAIR_BLOCKS / record.blocks) for record in records)
-    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history)
+    judge = _LiveJudge(policy, base_call_s, placed=placed, history=history, error=error)
     return replace(
         found, reason=reason, remedy=judge.remedy(reason, ratios, pair_s, can_count=counted and not policy.gates)
     )
+
+
+def shared_error(records: Sequence[PairRecord]) -> float:
+    """Return the standard error that all pairs share, as a logarithm: total times have none."""
+    return 0.0 if are_unrepeated(records) else max(record.moved_error for record in records)
 
 
 def are_placed(records: Sequence[PairRecord]) -> bool:
@@ -137,17 +142,28 @@ def judge_pairs(
 
 
 def is_nearly_decided(
-    log_ratios: Sequence[float], policy: Policy, *, placed: bool = True, history: PairSpread | None = None
+    log_ratios: Sequence[float],
+    policy: Policy,
+    *,
+    placed: bool = True,
+    history: PairSpread | None = None,
+    error: float = 0.0,
 ) -> bool:
     """Whether the fewest pairs for a verdict are not there yet and would most likely be enough, by those so far."""
-    return _LiveJudge(policy, 1.0, placed=placed, history=history).is_nearly_decided(log_ratios)
+    return _LiveJudge(policy, 1.0, placed=placed, history=history, error=error).is_nearly_decided(log_ratios)
 
 
 def fewest_worthwhile(
-    log_ratios: Sequence[float], policy: Policy, most: int, *, placed: bool = True, history: PairSpread | None = None
+    log_ratios: Sequence[float],
+    policy: Policy,
+    most: int,
+    *,
+    placed: bool = True,
+    history: PairSpread | None = None,
+    error: float = 0.0,
 ) -> int | None:
     """Return the fewest pairs, more than the policy's most, that may well decide; None if not even ``most`` do."""
-    judge = _LiveJudge(policy, 1.0, placed=placed, history=history)
+    judge = _LiveJudge(policy, 1.0, placed=placed, history=history, error=error)
     return judge.fewest(log_ratios, range(max(len(log_ratios), judge.most) + 1, most + 1), WORTH)
 
 
@@ -168,7 +184,7 @@ class _LiveJudge:
             self._expected = self._expected.after(weight * history.squares, weight * history.freedom)
         self._slower_least = slower_least(policy)
         self._level = policy.alpha / policy.tests
-        self._one_sided = _ESTIMATED * normal_quantile(1 - self._level)
+        self._one_sided, self._two_sided = normal_quantile(1 - self._level), normal_quantile(0.5 + CONFIDENCE / 2)
         self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
 
     def look(self, seen: Sequence[float], fresh: float | None, *, final: bool) -> Verdict | None:
@@ -222,7 +238,7 @@ class _LiveJudge:
     @property
     def _is_moved(self) -> bool:
         """Whether no number of pairs could show that nothing has changed, because of the error that all pairs share."""
-        return normal_quantile(0.5 + CONFIDENCE / 2) * self._error > self._over
+        return self._two_sided * self._error > self._over
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
@@ -298,9 +314,9 @@ class _LiveJudge:
 
     def _differing(self, seen: Sequence[float], estimate: Estimate, smallest: float | None) -> PairsUndecided:
         """Return why pairs do not decide: how much they differ, or that expensive calls have moved."""
-        if self._is_moved:
-            return PairsUndecided(Code.MOVED, estimate.high)
         pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
+        if self._is_moved or self._error > pair_sd / math.sqrt(len(seen)):
+            return PairsUndecided(Code.MOVED, estimate.high)
         return PairsUndecided(Code.SPREAD, estimate.high, smallest, pair_sd=pair_sd, placed=self._placed)
 
     def _verdict(self, status: Status, reason: Reason, estimate: Estimate, spread: Spread) -> Verdict:
@@ -310,7 +326,11 @@ class _LiveJudge:
 
     def _slower_from(self, sd: float, pairs: int) -> float:
         """Return the least mean with which ``pairs`` pairs are SLOWER, as a logarithm."""
-        return max(self._over, self._half + self._one_sided * sd / math.sqrt(pairs))
+        return max(self._over, self._half + self._width(self._one_sided, sd, pairs))
+
+    def _width(self, quantile: float, sd: float, pairs: int) -> float:
+        """Return half of the interval of ``pairs`` pairs, at a quantile of the normal distribution."""
+        return quantile * math.hypot(_ESTIMATED * sd / math.sqrt(pairs), self._error)
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""
@@ -320,11 +340,10 @@ class _LiveJudge:
         """Return the chance that ``pairs`` pairs decide, given those seen."""
         count, mean = len(seen), abs(statistics.fmean(seen))
         unseen = math.sqrt(max(_NEGLIGIBLE, pairs - count) / (count * pairs))
-        two_sided = _ESTIMATED * normal_quantile(0.5 + CONFIDENCE / 2)
 
         def decided(sd: float) -> float:
             error = sd * unseen  # of the mean of all pairs, predicted by that of the pairs seen
-            slower_from, same_to = self._slower_from(sd, pairs), self._over - two_sided * sd / math.sqrt(pairs)
+            slower_from, same_to = self._slower_from(sd, pairs), self._over - self._width(self._two_sided, sd, pairs)
             changed = normal_chance((mean - slower_from) / error) + normal_chance((-mean - slower_from) / error)
             same = normal_chance((same_to - mean) / error) - normal_chance((-same_to - mean) / error)
             return changed + max(0.0, same)
@@ -369,7 +388,7 @@ class _LiveJudge:
 
     def _with_tolerance(self, tolerance: float) -> _LiveJudge:
         policy = replace(self._policy, tolerance=tolerance)
-        return _LiveJudge(policy, self._base_call_s, placed=self._placed, history=None)
+        return _LiveJudge(policy, self._base_call_s, placed=self._placed, history=None, error=self._error)
 
     def _smallest(self, spread: Spread, pairs: int) -> float | None:
         """Return the slowdown that ``pairs`` pairs find 95 times of 100; None if they cannot find any."""
@@ -378,7 +397,9 @@ class _LiveJudge:
 
         def found(slowdown: float) -> float:
             return spread.average(
-                lambda sd: normal_chance((slowdown - self._slower_from(sd, pairs)) * math.sqrt(pairs) / sd)
+                lambda sd: normal_chance(
+                    (slowdown - self._slower_from(sd, pairs)) / math.hypot(sd / math.sqrt(pairs), self._error)
+                )
             )
 
         low, high = self._over, 2 * self._over

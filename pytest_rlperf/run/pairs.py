@@ -24,6 +24,7 @@ from pytest_rlperf.judge.live import (
     fewest_worthwhile,
     is_nearly_decided,
     judge_records,
+    shared_error,
     slower_least,
 )
 from pytest_rlperf.judge.mean_call import MeanCalls
@@ -178,14 +179,14 @@ class Pairs:
         records = self._times.records()
         if not records:
             return None
-        ratios, placed = log_ratios(records), are_placed(records)
+        ratios, placed, error = log_ratios(records), are_placed(records), shared_error(records)
         self._test.ratio = math.exp(statistics.fmean(ratios))
         policy, counted, history = self._policy, self._has_counts, self._history
         verdict = judge_records(records, policy, final=False, history=history, counted=counted)
         if verdict is not None and self._takes_more(verdict, records):
             return None
         if verdict is None and is_last and self._times.is_up:
-            is_nearly = is_nearly_decided(ratios, policy, placed=placed, history=history)
+            is_nearly = is_nearly_decided(ratios, policy, placed=placed, history=history, error=error)
             if self._times.usual_s < self._spare_s() or is_nearly:
                 self._times.extend()
                 return None
@@ -198,8 +199,10 @@ class Pairs:
         is_set = (least, most) != Policy().pairs
         if verdict.status is not Status.UNDECIDED or verdict.reason.code is Code.MOVED or is_set:
             return False
-        ratios, placed = log_ratios(records), are_placed(records)
-        more = fewest_worthwhile(ratios, self._policy, PAIRS_MOST * most, placed=placed, history=self._history)
+        ratios, placed, error = log_ratios(records), are_placed(records), shared_error(records)
+        more = fewest_worthwhile(
+            ratios, self._policy, PAIRS_MOST * most, placed=placed, history=self._history, error=error
+        )
         pair_s = statistics.fmean(record.setup_s + record.seconds for record in records)
         if more is None or (more - len(records)) * pair_s > self._spare_s():
             return False

@@ -521,6 +521,29 @@ def test_the_slowdown_named_follows_from_a_known_spread(
     assert math.log1p(verdict.smallest_seen) == pytest.approx(least + scipy.stats.norm.ppf(0.985) * error, rel=1e-4)
 
 
+def test_an_error_that_all_pairs_share_is_in_the_slowdown_named() -> None:
+    """Of 400 tests that are slower by so much at least 95 of 100 are SLOWER; their pairs alone would name less."""
+    error, sd = 0.006, 0.004
+    unchanged = judge_pairs([sd, -sd, 0.0], Policy(), 1e-3, final=True)
+    named = judge_pairs([sd, -sd, 0.0], Policy(tolerance=0.06), 1e-3, final=True, error=error)
+    assert unchanged is not None
+    assert named is not None
+    assert unchanged.smallest_seen is not None
+    assert named.smallest_seen is not None
+    assert named.smallest_seen > 0.06 > unchanged.smallest_seen
+    generator = np.random.default_rng(5)
+    changes = math.log1p(named.smallest_seen) + generator.normal(0, error, (400, 1))
+    pairs = (changes + generator.normal(0, sd, (400, 11))).tolist()
+    found = [judge_pairs(each, Policy(tolerance=0.06), 1e-3, final=True, error=error) for each in pairs]
+    assert [each.status for each in found if each is not None].count(Status.SLOWER) >= 380
+
+
+def test_an_error_that_all_pairs_share_is_the_reason_if_it_is_the_larger_one() -> None:
+    """Ten pairs that differ by .3 % do not differ too much."""
+    verdict = judge_pairs([0.009, 0.003] * 5, Policy(), 1e-3, final=True, error=0.0105)
+    assert said(verdict) == ("UNDECIDED", "moved")
+
+
 @builders.others_are_slow("sd", {str(sd): sd for sd in (0.01, 0.005, 0.02, 0.05)}, of=4)
 def test_the_slowdown_named_is_found_95_times_of_100(sd: float) -> None:
     """Unchanged tests name a slowdown, and fresh tests that are slower by so much are SLOWER."""
