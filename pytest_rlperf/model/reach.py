@@ -22,7 +22,8 @@ class Footprint(msgspec.Struct, frozen=True):
     something else in their place, and ``annotated`` if their annotations have been read. ``special`` are the files that
     no ordinary loader has loaded. ``opened`` are changed files that a library in another language, or another process,
     has opened meanwhile. ``unwatched`` says why these are not known. ``many`` if several threads, children or an
-    accelerator worked while it was called; None if the calls were too short to find out.
+    accelerator worked while it was called; None if the calls were too short to find out. ``loaded`` are the modules of
+    the code under test, in the order in which they were loaded.
     """
 
     files: list[str]
@@ -38,6 +39,7 @@ class Footprint(msgspec.Struct, frozen=True):
     opened: list[str] = msgspec.field(default_factory=list)
     unwatched: str = ""
     many: bool | None = None
+    loaded: list[str] = msgspec.field(default_factory=list)
 
 
 MAIN = "__main__"

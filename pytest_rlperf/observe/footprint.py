@@ -40,4 +40,5 @@ def footprint(
         special=sorted({place for file in specially_loaded(loaded) for place in paths_of(file)}),
         opened=observer.opened(),
         unwatched=observer.unwatched,
+        loaded=[*loaded],
     )

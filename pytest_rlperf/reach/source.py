@@ -11,7 +11,7 @@ import builtins
 import functools
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
-_NAMES_ALONE = {"__all__", "__version__"}  # no code under measurement computes with these
+_ALL, _FUTURE = "__all__", "__future__:annotations"
+_NAMES_ALONE = {_ALL, "__version__"}  # no code under measurement computes with these
+_BINDERS = {"delattr", "eval", "exec", "globals", "locals", "setattr", "vars"}  # may bind any name of a module
 _OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
 _STAR = ast.dump(ast.alias("*"))
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
@@ -67,8 +69,8 @@ class Part(msgspec.Struct, frozen=True):
 class Source:
     """The parts of a file by name, which several may share, and the names that its imports bind.
 
-    With ``annotated``, annotations are part of what runs, and ``whole`` is all of it but the version. ``bound`` are all
-    names that the module itself binds.
+    With ``annotated``, annotations are part of what runs, and ``whole`` is all of it. ``bound`` are all names that the
+    module itself binds.
     """
 
     def __init__(self, text: str, *, annotated: bool = False) -> None:
@@ -80,10 +82,29 @@ class Source:
         self._bound = _Bound(tree)
         self.has_star = self._bound.has_star
         _AsItRuns(self._bound, annotated=annotated).visit(tree)
-        self.whole = [ast.dump(node) for node in tree.body if not _is_version(node)] if annotated else []
+        self.whole = ast.dump(tree) if annotated else ""
         self.bound = _names_bound(tree.body, by_functions=True)
         tree.body, order = self._taken(tree.body, "", _names_bound(tree.body), at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
+
+    @functools.cached_property
+    def takes(self) -> frozenset[tuple[str, str]]:
+        """The names that it takes from other modules, each after the last part of the module's name."""
+        return frozenset(self._bound.taken_in(self._parsed()))
+
+    @functools.cached_property
+    def has_annotations(self) -> bool:
+        """Whether there are annotations of variables, arguments or functions."""
+        nodes = ast.walk(self._parsed())
+        return any(getattr(each, "annotation", None) or getattr(each, "returns", None) for each in nodes)
+
+    def _parsed(self) -> ast.Module:
+        return ast.parse("\n".join(self._lines))
+
+    @property
+    def has_names_on_demand(self) -> bool:
+        """Whether the module has a function that makes the names that it lacks."""
+        return ("__getattr__", 1) in self.parts
 
     def function_at(self, line: int) -> Part | None:
         """Return the outermost function that contains a line."""
@@ -116,10 +137,9 @@ class Source:
             if isinstance(node, _Function):
                 name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
                 self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
-                is_other = node.name in others or "*" in others
-                order += [f"def {node.name}"] * (is_kept or is_other or self._has_computed_default(node))
-                # Python checks whether a class has a method. Within a block there is no other order.
-                if node.name.startswith("__") or (is_other and not at_top):
+                is_other = node.name in others or "*" in others or node.name in vars(builtins)
+                order += [f"def {node.name}"] * (is_kept or is_other or _is_computed(node))
+                if node.name.startswith("__"):  # Python checks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
                 name, last = f"{prefix}{node.name}", node.end_lineno or 0
@@ -132,26 +152,24 @@ class Source:
             elif at_top and _is_main(node):
                 self._take_nested(node, prefix, others)
                 self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
-            elif not (isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE):
+            elif at_top and isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE and _is_literal(node.value):
+                if _ALL in _targets(node):
+                    self.imports.setdefault(_ALL, []).append(ast.dump(node.value))
+            else:
                 self._take_nested(node, prefix, others)
                 rest.append(node)
                 order.append(ast.dump(node))
         return rest, order
 
-    def _has_computed_default(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Whether a default value depends on what statements before the function have set."""
-        defaults = (*node.args.defaults, *filter(None, node.args.kw_defaults))
-        names = (each.id for default in defaults for each in ast.walk(default) if isinstance(each, ast.Name))
-        return any(map(self._bound.is_variable, names))
-
     def _take_nested(self, node: ast.stmt, prefix: str, others: Collection[str]) -> None:
-        """Take functions and classes out of a statement's blocks, and leave their names there."""
+        """Take functions and classes out of a statement's blocks, and leave their names and the order there."""
         for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             for field in _BLOCKS:
                 block = getattr(owner, field, None)
                 if isinstance(block, list):
                     marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
-                    setattr(owner, field, [*self._taken(block, prefix, others)[0], *marks])
+                    rest, order = self._taken(block, prefix, others)
+                    setattr(owner, field, [*rest, *marks, _mark(" ".join(order))])
 
     def _add(
         self,
@@ -203,13 +221,15 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
-    """Yield what differs between two sources of a file, with the base's part and the head's."""
+def changed_parts(
+    base: Source, head: Source, file: str, is_taken: Callable[[str], bool] = lambda name: False
+) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
+    """Yield what differs between two sources of a file, with the base's part and the head's.
+
+    ``is_taken`` is whether another module takes a name from this one, or all names ("*").
+    """
     rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    # Other modules may import these names from here, even if nothing here uses them. A name counts if its origin has
-    # changed. A name that one side lacks counts if a builtin or a star import may take its place.
-    is_open = base.has_star or head.has_star
-    handed_on = any(name in base.bound & head.bound or is_open or name in vars(builtins) for name in rebound)
+    handed_on = any(_is_handed_on(name, base, head, is_taken) for name in rebound)
     for key in dict.fromkeys([*head.parts, *base.parts]):
         was, now = base.parts.get(key), head.parts.get(key)
         if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
@@ -218,6 +238,20 @@ def changed_parts(base: Source, head: Source, file: str) -> Iterator[tuple[Chang
         elif (was is None or now is None) and _does_nothing(was) and _does_nothing(now):
             continue
         yield _changed(was, now, file), was, now
+
+
+def _is_handed_on(name: str, base: Source, head: Source, is_taken: Callable[[str], bool]) -> bool:
+    """Whether another module may see that the import of a name differs, even if nothing here uses the name.
+
+    It may import the name from here if its origin has changed. A name that one side lacks counts if another module
+    takes it, or if something else takes its place: a builtin, or what a star import or the module's function makes.
+    """
+    if name == _ALL:
+        return is_taken("*")
+    if _FUTURE in (*base.imports.get(name, ()), *head.imports.get(name, ())):
+        return base.has_annotations or head.has_annotations
+    makes = any(each.has_star or each.has_names_on_demand for each in (base, head))
+    return name in base.bound & head.bound or makes or name in vars(builtins) or is_taken(name) or is_taken("*")
 
 
 def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
@@ -284,21 +318,34 @@ def _first_difference(was: str, now: str) -> int:
 
 
 def _names_bound(nodes: Iterable[ast.AST], *, by_functions: bool = False) -> frozenset[str]:
-    """Return the names that statements bind in their own scope, "*" for those of a star import."""
-    found = set[str]()
+    """Return the names that statements bind in their own scope, "*" if they may bind any name.
+
+    Without ``by_functions``, the names of functions count only if several have them.
+    """
+    found, functions = set[str](), Counter[str]()
     for node in nodes:
         match node:
             case ast.Import() | ast.ImportFrom():
                 found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                found.update([node.name] * by_functions)
+                functions[node.name] += 1
+                found.update(_globals_of(node))
             case ast.ClassDef():
-                found.add(node.name)
-            case ast.Name(ctx=ast.Store()):
-                found.add(node.id)
+                found.update([node.name, *_globals_of(node)])
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                found.add(name)
+            case ast.Name(id=name) if name in _BINDERS:
+                found.add("*")
             case _:
+                own = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, or a pattern
+                found.update([own] if isinstance(own, str) else ())
                 found |= _names_bound(ast.iter_child_nodes(node), by_functions=by_functions)
-    return frozenset(found)
+    return frozenset(found | {name for name, times in functions.items() if by_functions or times > 1})
+
+
+def _globals_of(node: ast.AST) -> Iterator[str]:
+    """Yield the names of the module that functions within a part may bind."""
+    return (name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
 
 
 class _Bound:
@@ -342,9 +389,14 @@ class _Bound:
         """Whether a function's annotations are evaluated where it is defined."""
         return "__future__.annotations" not in self._origins.get("annotations", ())
 
-    def is_variable(self, name: str) -> bool:
-        """Whether a statement of this file may give the name another value."""
-        return "." in self._origins.get(name, ())
+    def taken_in(self, tree: ast.AST) -> Iterator[tuple[str, str]]:
+        """Yield the names that a file takes from modules, each with the last part of the module's name."""
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom():
+                    yield from ((_last(node.module or ""), alias.name) for alias in node.names)
+                case ast.Attribute(value=ast.Name(id=name)):
+                    yield from ((_last(origin), node.attr) for origin in self._origins.get(name, ()))
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether a decorator may run something made from a function or a method in its place."""
@@ -435,9 +487,22 @@ def _targets(node: ast.Assign) -> set[str]:
     return {getattr(target, "id", "") for target in node.targets}
 
 
-def _is_version(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and _targets(node) == {"__version__"}
+def _is_literal(node: ast.expr) -> bool:
+    return all(isinstance(each, ast.Constant | ast.List | ast.Tuple | ast.expr_context) for each in ast.walk(node))
 
 
-def _mark(name: str) -> ast.stmt:
-    return ast.Expr(ast.Constant(f"def {name}"))
+def _is_computed(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a default, or what a decorator is given, depends on what statements before the function have done."""
+    given = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    arguments = (each for call in given for each in (*call.args, *(keyword.value for keyword in call.keywords)))
+    values = (*arguments, *node.args.defaults, *filter(None, node.args.kw_defaults))
+    return any(isinstance(each, ast.Name) for value in values for each in ast.walk(value))
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _mark(text: str) -> ast.stmt:
+    """Return a statement that stands for what was taken out of a body."""
+    return ast.Expr(ast.Constant(f"def {text}"))

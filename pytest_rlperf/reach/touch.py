@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
+import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -98,7 +99,7 @@ class Change:
 
     @cached_property
     def is_empty(self) -> bool:
-        """Whether both sides have the same files, which differ in comments, docstrings, layout and version alone."""
+        """Whether both sides have the same files, which differ in comments, docstrings and layout alone."""
         names = self._sides.changed or ()
         paths = [path for name in names for path in self._in_trees(name)]
         if not (all(path.endswith(".py") for path in paths) and all(map(os.path.isfile, paths))):
@@ -162,7 +163,8 @@ class Change:
         unseen = not (base.whole and head.whole) or base.compiled or head.compiled
         is_special = any(path in each.special for each, path in sides)
         known = set[ChangedPart]()
-        for part, was, now in _parts(file, *places, annotated=is_special):
+        is_taken = functools.partial(_is_taken, file, {*base.files, *head.files} - {*places})
+        for part, was, now in _parts(file, *places, annotated=is_special, is_taken=is_taken):
             both = self._found[part] = was, now
             known.add(part)
             is_kept = any(each is not None and each.kept for each in both) or _has(both, kept)
@@ -236,8 +238,14 @@ class Change:
         return is_function and part.file in {self._in_tree(self._name(place)) for place in paths_of(counts.file)}
 
     def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint]) -> bool:
-        """Whether only one side has run, read or loaded something by the end of the same number of calls."""
-        return self._met(base) != self._met(head)
+        """Whether only one side has run, read or loaded something by the end of the same number of calls.
+
+        Modules of both sides count if they were loaded in another order: one may act by what another has done.
+        """
+        base, head = list(base), list(head)
+        both = frozenset.intersection(*(frozenset(each.loaded) for each in (*base, *head)))
+        was, now = ({tuple(name for name in each.loaded if name in both) for each in side} for side in (base, head))
+        return was != now or self._met(base) != self._met(head)
 
     def _met(self, footprints: Iterable[Footprint]) -> set[tuple[str, str]]:
         """Return what one side's processes have met: files, functions in them, and modules from elsewhere, by name."""
@@ -300,8 +308,25 @@ def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
     )
 
 
+def _is_taken(file: str, others: Iterable[str], name: str) -> bool:
+    """Whether one of the other files takes a name from a module, or is the package's module of that name."""
+    place, takes = Path(file), {(Path(file).stem, name)}
+    if place.name == "__init__.py":
+        takes = {(place.parent.name, name), ("", name)}
+        modules = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
+        if any(path.endswith(modules) for path in others):
+            return True
+    sources = (source_of(path) for path in others if path.endswith(".py"))
+    return any(source is not None and not takes.isdisjoint(source.takes) for source in sources)
+
+
 def _parts(
-    file: str, base: str, head: str, *, annotated: bool = False
+    file: str,
+    base: str,
+    head: str,
+    *,
+    annotated: bool = False,
+    is_taken: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
     """Yield the parts of a file that differ, or the whole file if either side's cannot be taken apart."""
     was, now = (source_of(path, annotated=annotated) for path in (base, head))
@@ -309,7 +334,7 @@ def _parts(
         whole = Part(Kind.BODY, "", 0, 0, 0, "", frozenset(), kept=False, text="")
         yield ChangedPart(Kind.FILE, file), whole, whole
     else:
-        yield from changed_parts(was, now, file)
+        yield from changed_parts(was, now, file, is_taken)
 
 
 @cache

@@ -286,7 +286,8 @@ def test_functions_of_a_change_are_all_that_differ(tmp_path: Path) -> None:
     ("head", "is_empty"),
     [
         ("N = 1  # one\n", True),
-        ('"""It is a module."""\n__version__ = "1.2"\nN = 1\n', True),
+        ('"""It is a module."""\nN = 1\n', True),
+        ('__version__ = "1.2"\nN = 1\n', False),
         ("N = 2\n", False),
         ("N = 1\ndef f(x: int): ...\n", False),
         ("import patches\nN = 1\n", False),
