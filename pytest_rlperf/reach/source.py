@@ -135,17 +135,13 @@ class Source:
         order: list[str] = []
         for node in body:
             if isinstance(node, _Function):
-                name, last, is_kept = f"{prefix}{node.name}", node.end_lineno or 0, self._bound.is_kept(node)
-                self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=kept or is_kept)
+                self._add_function(node, prefix, kept=kept)
                 is_other = node.name in others or "*" in others or node.name in vars(builtins)
-                order += [f"def {node.name}"] * (is_kept or is_other or _is_computed(node))
+                order += [f"def {node.name}"] * (is_other or _is_computed(node) or self._bound.is_kept(node))
                 if node.name.startswith("__"):  # Python checks whether a class has it
                     rest.append(_mark(node.name))
             elif isinstance(node, ast.ClassDef):
-                name, last = f"{prefix}{node.name}", node.end_lineno or 0
-                inside = _names_bound(node.body)
-                node.body, inner = self._taken(node.body, f"{name}.", inside, kept=self._bound.is_kept(node))
-                self._add(Kind.BODY, name, node, _first(node), node.lineno, last, inner)
+                self._add_class(node, prefix)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
                 order.append(f"{_OF_PYTHON * _is_of_python(node)}{ast.dump(node)}")
@@ -160,6 +156,16 @@ class Source:
                 rest.append(node)
                 order.append(ast.dump(node))
         return rest, order
+
+    def _add_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, *, kept: bool) -> None:
+        name, last = f"{prefix}{node.name}", node.end_lineno or 0
+        is_kept = kept or self._bound.is_kept(node)
+        self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=is_kept)
+
+    def _add_class(self, node: ast.ClassDef, prefix: str) -> None:
+        name, last, names = f"{prefix}{node.name}", node.end_lineno or 0, _names_bound(node.body)
+        node.body, order = self._taken(node.body, f"{name}.", names, kept=self._bound.is_kept(node))
+        self._add(Kind.BODY, name, node, _first(node), node.lineno, last, order)
 
     def _take_nested(self, node: ast.stmt, prefix: str, others: Collection[str]) -> None:
         """Take functions and classes out of a statement's blocks, and leave their names and the order there."""
