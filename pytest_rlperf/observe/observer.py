@@ -28,6 +28,7 @@ _LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # these search directo
 # Modules that open a module to import it, or to show its lines.
 _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
+_LISTERS = {"glob", "os", "pathlib"}  # for whoever called them
 _DEEPEST = 12  # frames of openers
 _RECORDER = ("pytest_rlperf.observe.", "threading")  # begins to record in each new thread
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
@@ -118,7 +119,7 @@ def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list
                 name = arguments[1]
             elif event in ("os.listdir", "os.scandir", "sqlite3.connect"):
                 name = decode(arguments[0] or ".")  # type: ignore[arg-type]  # bytes on Python 3.10
-                if event != "sqlite3.connect" and _caller(2).startswith(_LISTS):
+                if event != "sqlite3.connect" and _lister().startswith(_LISTS):
                     return
                 if isinstance(name, text) and name[:5] == "file:":  # a database's address
                     name = "/" + name[5:].partition("?")[0].lstrip("/")
@@ -151,6 +152,15 @@ def _caller(depth: int) -> str:
         return str(sys._getframe(depth).f_globals.get("__name__", ""))
     except ValueError:
         return ""
+
+
+def _lister() -> str:
+    """Return the name of the module that lists a directory, whatever of Python's it does that by."""
+    for depth in range(3, _DEEPEST):
+        name = _caller(depth)
+        if name.partition(".")[0] not in _LISTERS:
+            return name
+    return ""
 
 
 def _is_shown_or_imported() -> bool:
@@ -229,8 +239,8 @@ def _newer_than(known: frozenset[str]) -> list[str] | None:
 
 
 def is_below(file: str, places: tuple[str, ...]) -> bool:
-    """Whether a file lies below one of ``places``, by its name or without links to directories."""
-    return file.startswith(places) or resolved(file).startswith(places)
+    """Whether a file lies below one of ``places``, or is one, by its name or without links to directories."""
+    return f"{file}{os.sep}".startswith(places) or f"{resolved(file)}{os.sep}".startswith(places)
 
 
 def resolved(file: str) -> str:

@@ -143,7 +143,7 @@ def compare_reads(sides: Sides, base: Collection[str], head: Collection[str]) ->
             if home is None:
                 _check_place(sides, side, path, found_as)
                 continue
-            name = path[len(str(side.homes[home])) + 1 :]
+            name = path[len(str(side.homes[home])) + 1 :] or os.curdir
             places = _places(sides, home, name)
             if any(map(os.path.lexists, places)):
                 found["files"].add(name)
@@ -212,6 +212,10 @@ def _home_of(side: Side, path: str) -> int | None:
 @functools.cache
 def _is_same(one: str, other: str) -> bool:
     """Whether two files are equal, cached for the run: only its processes change the copies."""
+    if os.path.islink(one) and os.path.islink(other):  # noqa: PTH114
+        leads = os.readlink(one), os.readlink(other)  # noqa: PTH115
+        if leads[0] != leads[1] and not any(map(os.path.isabs, leads)):  # others lead into each side's own copy
+            return False
     if os.path.isdir(one) and os.path.isdir(other):  # noqa: PTH112
         return _listed(one) == _listed(other)
     return same(Path(one), Path(other))

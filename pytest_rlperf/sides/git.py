@@ -202,7 +202,8 @@ class Repository(msgspec.Struct, frozen=True, dict=True):
         """
         specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
         if (place := baseline_dir.resolve()).is_relative_to(self.top):
-            specs.append(f":(top,exclude,glob){(place.relative_to(self.top) / '*' / '*.json').as_posix()}")
+            named = f"*-{'[0-9a-f]' * 8}.json"
+            specs.append(f":(top,exclude,glob){(place.relative_to(self.top) / '*' / named).as_posix()}")
         for path in outputs:
             if (place := path.resolve()).is_relative_to(self.top):
                 specs.append(f":(top,exclude,literal){place.relative_to(self.top).as_posix()}")

@@ -32,6 +32,7 @@ _OF_PYTEST = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
 _TESTS = {"test", "tests"}
 _ENDS = r":;,'\"\s"  # characters that end a path within a text
 _PIECE = 1 << 20  # bytes
+_BASELINE = re.compile(r"[a-z0-9._-]+-[0-9a-f]{8}\.json")  # as baseline.machine.slug() names them
 SETTINGS = ".rlperf-"  # begins the name of the file with today's pytest settings, beside the side's own file
 
 
@@ -346,7 +347,7 @@ class TestFiles(msgspec.Struct, frozen=True):
     def is_baseline(self, name: str) -> bool:
         """Whether a file is a stored baseline, which is this package's own and which no test reads."""
         path = PurePosixPath(name)
-        return path.suffix == ".json" and len(path.parents) > 1 and path.parents[1] == self.baselines
+        return bool(_BASELINE.fullmatch(path.name)) and len(path.parents) > 1 and path.parents[1] == self.baselines
 
 
 def overlay_test_files(today: Snapshot, tree: Path, tests: TestFiles) -> list[str]:

@@ -409,9 +409,12 @@ def test_what_children_read_before_the_call_counts(tmp_path: Path, test: str) ->
     assert run.codes["test_it"] != "code", run.reasons
 
 
-@pytest.mark.parametrize("name", ["call", pytest.param("import", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["call", "link", "top", pytest.param("import", marks=pytest.mark.slow)])
 def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
-    """A library in C reads data as a module is imported, or in a call: the tests that it does so for are measured."""
+    """A library in C reads data as a module is imported, or in a call: the tests that it does so for are measured.
+
+    It may follow a link that leads elsewhere now. Listing the tree's own directory tells of new files, too.
+    """
     c = """
     import ctypes, pathlib
 
@@ -423,10 +426,17 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
         C.fclose(C.fopen(bytes(pathlib.Path(__file__).with_name(name)), b"r"))
     """
     tests = """
+    import pathlib
     import c
 
     def test_call(rlperf):
         rlperf(lambda: c.read("call.bin"))
+
+    def test_link(rlperf):
+        rlperf(lambda: c.read("linked/it.bin"))
+
+    def test_top(rlperf):
+        rlperf(lambda: len(list(pathlib.Path(__file__).parent.glob("*.bin"))))
 
     def test_nothing(rlperf):
         rlperf(lambda: sum(range(1000)))
@@ -437,8 +447,14 @@ def test_what_others_than_python_read_counts(tmp_path: Path, name: str) -> None:
     """
     lazy = "import c\n\nc.read('import.bin')\n"
     example = Example(tmp_path, {"c.py": c, "lazy.py": lazy, "test_it.py": tests, "call.bin": "1", "import.bin": "1"})
+    example.write({"one/it.bin": "1", "two/it.bin": "2"})
+    (example.root / "linked").symlink_to("one")
     example.commit()
-    example.write({f"{name}.bin": "2"})
+    if name == "link":
+        (example.root / "linked").unlink()
+        (example.root / "linked").symlink_to("two")
+    else:
+        example.write({f"{name}.bin": "2"})
     run = example.pytest(*QUICK, "-k", f"{name} or nothing")
     assert len(run.codes) == 2
     assert [test for test, code in run.codes.items() if code not in ("code", "reach")] == [f"test_{name}"], run.reasons

@@ -724,7 +724,7 @@ def test_versions_of_the_tree_itself_do_not_matter(tmp_path: Path) -> None:
 def repository(tmp_path: Path) -> Path:
     """Return a git repository with one commit, which has a baseline, and nothing changed since."""
     git(tmp_path, "init", "--quiet")
-    builders.write(tmp_path, {"module.py": "x = 1\n", "base lines/default/x.json": "{}"})
+    builders.write(tmp_path, {"module.py": "x = 1\n", "base lines/default/linux-0123abcd.json": "{}"})
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=one")
     return tmp_path
@@ -734,7 +734,7 @@ def test_a_clean_commit_can_be_settled(repository: Path) -> None:
     """Figures of committed code remember the commit and its tree; baselines beside it do not make it dirty."""
     baselines = repository / "baselines"
     (baselines / "default").mkdir(parents=True)
-    (baselines / "default" / "x.json").write_text("{}", encoding="utf-8")
+    (baselines / "default" / "linux-0123abcd.json").write_text("{}", encoding="utf-8")
     (repository / "sub" / "__pycache__").mkdir(parents=True)
     (repository / "sub" / "__pycache__" / "x.pyc").write_text("", encoding="utf-8")
     found = provenance(repository, baselines, ["msgspec", "pytest"])
@@ -753,8 +753,9 @@ def test_a_clean_commit_can_be_settled(repository: Path) -> None:
         ("new.py", ".", "baselines", True),
         ("baselines.py", ".", "baselines", True),
         ("sub/baselines/x.py", ".", "baselines", True),
-        ("base lines/default/x.json", ".", "base lines", False),
-        ("sub/baselines/default/x.json", "sub", "sub/baselines", False),
+        ("base lines/default/linux-0123abcd.json", ".", "base lines", False),
+        ("base lines/default/config.json", ".", "base lines", True),
+        ("sub/baselines/default/linux-0123abcd.json", "sub", "sub/baselines", False),
         ("module.py", "sub", "sub/baselines", True),
         ("module.py", ".", ".", True),
     ],

@@ -437,12 +437,14 @@ def test_flat_layout(tree: Tree, wording: Wording) -> None:
     on_base, today = 'SIDE = "base"\n', 'SIDE = "head"\n'
     code = ("conftest.py", "learner.py", "mylib/__init__.py", "tests/helper.py")
     tree.commit(**dict.fromkeys((*code, "mylib/core.py", "tests/old_helper.py"), on_base))
-    tree.commit(**{"tests/data.txt": "base", "pytest.ini": "[pytest]\naddopts = --no-such-option"})
+    settings = "[pytest]\naddopts = --no-such-option"
+    tree.commit(**{"tests/data.txt": "base", "pytest.ini": settings, "baselines/ppo/config.json": "[]"})
     (tree.top / "tests/old_helper.py").unlink()
     test = TEST.format(helper="helper", library="mylib, learner")
     tree.write(
         **dict.fromkeys((*code, "mylib/added.py", "tests/more/deep.py"), today),
-        **{"tests/data.txt": "head", "pytest.ini": "[pytest]\n", "baselines/default/x.json": "{}"},
+        **{"tests/data.txt": "head", "pytest.ini": "[pytest]\n", "baselines/ppo/config.json": "{}"},
+        **{"baselines/default/linux-x86_64-2c-cpython3.11-f6dc7bf2.json": "{}"},
         **{"tests/test_x.py": test.replace("mylib, learner.SIDE", "mylib.SIDE == learner.SIDE")},
     )
     project = builders.project(
@@ -450,13 +452,13 @@ def test_flat_layout(tree: Tree, wording: Wording) -> None:
     )
     sides = prepare("HEAD", project)
     run_tests(sides.base)
-    assert sides.changed == ("learner.py", "mylib/__init__.py", "mylib/added.py")
+    assert sides.changed == ("baselines/ppo/config.json", "learner.py", "mylib/__init__.py", "mylib/added.py")
     assert sides.notes == wording
     assert sides.head.label == "working tree"
     base = tree_of(sides.base)
     assert tree_of(sides.head) != base
     assert len(str(tree_of(sides.head))) == len(str(base))
-    assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines"))
+    assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines/default"))
     assert files_of(base, "tests/more/deep.py", "mylib/core.py") == {
         "tests/more/deep.py": today,
         "mylib/core.py": on_base,
