@@ -170,9 +170,11 @@ class Pairs:
     def _server(self, index: int) -> int:
         """Return the number of the preload server for a pair: pairs of the second server confirm a change."""
         ratios = log_ratios(self._times.records())
-        may_confirm = bool(ratios) and index + 1 >= self._confirming
-        # Half as much as a change has to be: the judge's figure is the mean, and the pairs to come add to it.
-        return int(may_confirm and abs(statistics.median(ratios)) > math.log1p(self._test.policy.tolerance / 2))
+        if not ratios or index + 1 < self._confirming:
+            return 0
+        # The judge's figure is the mean; a single pair that was disturbed changes it, and confirms nothing.
+        over, half = math.log1p(self._test.policy.tolerance), math.log1p(self._test.policy.tolerance / 2)
+        return int(abs(statistics.fmean(ratios)) > over and abs(statistics.median(ratios)) > half)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far; ``is_last`` if no other pair is under way."""
