@@ -30,7 +30,7 @@ _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceb
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
 _LISTERS = {"glob", "os", "pathlib"}  # for whoever called them
 _DEEPEST = 12  # frames of openers
-_RECORDER = ("pytest_rlperf.observe.", "threading")  # begins to record in each new thread
+_RECORDER, _OF_THREADS = "pytest_rlperf.observe.", ("threading", "sys.setprofile")  # by which it records in new threads
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
 """The modules of pytest-benchmark that start a program when pytest starts, to learn about the interpreter."""
 
@@ -126,7 +126,7 @@ def _note_into(paths: set[str], data: set[str], children: list[str], hooks: list
             elif event == "exec":
                 name = arguments[0].co_filename  # type: ignore[attr-defined]
             else:
-                if event in _HOOKS and not _caller(2).startswith(_RECORDER):
+                if event in _HOOKS and not _is_recorders(event):
                     hooks.append(event)
                 elif event in starts and not any(_caller(depth).startswith(_OF_BENCHMARK) for depth in range(2, 16)):
                     started(event)
@@ -152,6 +152,12 @@ def _caller(depth: int) -> str:
         return str(sys._getframe(depth).f_globals.get("__name__", ""))
     except ValueError:
         return ""
+
+
+def _is_recorders(event: str) -> bool:
+    """Whether the recorder has set a hook, in a new thread too."""
+    caller = _caller(3)
+    return caller.startswith(_RECORDER) or (caller, event) == _OF_THREADS
 
 
 def _lister() -> str:
