@@ -95,7 +95,7 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     tensor = () if torch is None else torch.Tensor
     found: set[str] = set()
-    others: set[int] = set()  # ids of classes whose objects are on no device: not every class can be hashed
+    others: set[int] = set()  # the ids of classes whose objects are on no device, as not every class can be hashed
     for number, held in enumerate(objects):
         for _, value in reached(str(number), held):
             # Only the class is looked at, as a proxy or a lazy attribute may run any code.

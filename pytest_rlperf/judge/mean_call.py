@@ -87,7 +87,10 @@ class _Side(NamedTuple):
         )
 
     def means(self, *, with_own: bool) -> list[float | None]:
-        """Return each process's mean round; one whose times are not the CPU's has as much of its own as the others."""
+        """Return each process's mean round, ``with_own`` expensive rounds that few other processes have.
+
+        If a process's times are not the CPU's, it gets the average of the others' own rounds.
+        """
         chance = [each.own for each in self._by_cpu()] if with_own else []
         usual = statistics.fmean(chance) if chance else 0.0
         both = zip(self.found, self.rounds, strict=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
-import functools
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -163,7 +162,7 @@ class Change:
         unseen = not (base.whole and head.whole) or base.compiled or head.compiled
         is_special = any(path in each.special for each, path in sides)
         known = set[ChangedPart]()
-        is_taken = functools.partial(_is_taken, file, {*base.files, *head.files} - {*places})
+        is_taken = partial(_is_taken, file, {*base.files, *head.files} - {*places})
         for part, was, now in _parts(file, *places, annotated=is_special, is_taken=is_taken):
             both = self._found[part] = was, now
             known.add(part)

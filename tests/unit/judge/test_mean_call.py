@@ -154,12 +154,12 @@ def test_dear_calls_of_each_processs_own_chance_are_in_its_mean_call(share: floa
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "found"),
-    [((0.025, 2.0), (0.065, 2.0), 15), ((0.02, 5.0), (0.04, 5.0), 15), ((0.0, 1.0), (0.04, 3.0), 15)],
+    ("base", "head"),
+    [((0.025, 2.0), (0.065, 2.0)), ((0.02, 5.0), (0.04, 5.0)), ((0.0, 1.0), (0.04, 3.0))],
     ids=["more often", "twice as often", "new"],
 )
 def test_dear_calls_that_come_more_often_by_chance_are_found(
-    base: tuple[float, float], head: tuple[float, float], found: int
+    base: tuple[float, float], head: tuple[float, float]
 ) -> None:
     """Slowdowns of 4 to 8 % by calls that no two processes have in common: none of twenty comparisons is SAME."""
     verdicts = []
@@ -169,7 +169,7 @@ def test_dear_calls_that_come_more_often_by_chance_are_found(
         verdicts.append(judge_records(pairs, Policy(), final=True))
     statuses = [verdict.status for verdict in verdicts if verdict is not None]
     assert Status.SAME not in statuses
-    assert statuses.count(Status.SLOWER) >= found
+    assert statuses.count(Status.SLOWER) >= 15
 
 
 def test_what_only_the_machine_does_is_in_no_mean_call() -> None:
