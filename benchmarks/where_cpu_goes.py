@@ -82,6 +82,7 @@ def _wrap_worker() -> None:
     from pytest_rlperf.worker.engine import Engine
 
     answer, send, ready = Engine._answer, Engine.send, Engine.get_copied
+    noted_s = 0.0  # of a template, which is ready to be copied after its collection and after each later import
 
     def kind(engine: Engine, part: str) -> str:
         return "observer" if engine._observer is not None else part
@@ -102,7 +103,9 @@ def _wrap_worker() -> None:
         send(engine, message)
 
     def collected(engine: Engine) -> None:
-        note(kind(engine, "template"), time.process_time())
+        nonlocal noted_s
+        before_s, noted_s = noted_s, time.process_time()
+        note(kind(engine, "template"), noted_s - before_s)
         ready(engine)
 
     for name, wrapped in (("_answer", answered), ("send", sent), ("get_copied", collected)):
@@ -127,13 +130,15 @@ def main(directory: str = ".", *options: str) -> None:
         ).returncode
         wall_s = time.monotonic() - began_s
         used: Counter[str] = Counter()
+        times: Counter[str] = Counter()
         for line in Path(file.name).read_text(encoding="utf-8").splitlines():
             part, seconds = json.loads(line)
             used[part] += seconds
+            times[part] += 1
     whole_s = sum(used.values())
     print(f"{' '.join(command)}: {wall_s:.1f} s, {whole_s:.1f} CPU s, exit {status}")
     for part, seconds in used.most_common():
-        print(f"{PARTS.get(part, part):<36} {seconds:6.1f} {100 * seconds / whole_s:5.0f} %")
+        print(f"{PARTS.get(part, part):<36} {seconds:6.1f} {100 * seconds / whole_s:5.0f} % {times[part]:6}")
 
 
 if __name__ == "__main__":
