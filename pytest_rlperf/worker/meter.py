@@ -134,7 +134,8 @@ def in_one_process(
         )
 
 
-_KERNEL_WARM_UP_S = 0.05
+# A kernel's pace is steady at once, but for the memory's: its first reads touch each page of the buffer.
+_KERNEL_WARM_UP_S = {SliceKind.INTERPRETER: _BLOCK_S, SliceKind.MEMORY: 0.05}
 
 
 class Meter:
@@ -234,7 +235,8 @@ class Meter:
                 self._warm(workload, order)
             self._kernels = self._make_kernels() if order.kernels else {}
             for kind, kernel in self._kernels.items():
-                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks).call_s)
+                settled = settle(Timed(kernel, None), _KERNEL_WARM_UP_S[kind], self.clocks)
+                self._shapes[kind] = kernel_shape(settled.call_s)
         self._choose_shapes(order.shape, order.long, SLICE_S if order.kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
