@@ -160,13 +160,23 @@ def student_quantile(chance: float, freedom: float) -> float:
     return float(stdtrit(freedom, chance))
 
 
+def least_student_quantile(chance: float, freedom: float) -> float:
+    """Return a value below Student's quantile, by the first terms of its expansion.
+
+    The ``chance`` is above 1/2, and there is at least one degree of freedom.
+    (M. Abramowitz and I. Stegun, "Handbook of Mathematical Functions", 1964, formula 26.7.5.)
+    """
+    normal = normal_quantile(chance)
+    return normal + (normal**3 + normal) / (4 * freedom)
+
+
 def bound_above(least: float, mean: float, error: float, freedom: float, alpha: float) -> float | None:
     """Return the lower bound of a mean at ``alpha`` by Student's t, or None if it is not above ``least``.
 
     ``error`` is the mean's standard error.
     """
-    # The normal bound is always above Student's. Where it settles the question, scipy need not be loaded.
-    if mean - normal_quantile(1 - alpha) * error <= least:
+    # Where a bound that is always above settles the question, scipy need not be loaded.
+    if mean - least_student_quantile(1 - alpha, freedom) * error <= least:
         return None
     bound = mean - student_quantile(1 - alpha, freedom) * error
     return bound if bound > least else None

@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 from wording import Wording
 
 from pytest_rlperf.judge.policy import verdict as policy_verdict
-from pytest_rlperf.judge.stats import Variance, bound_above, welch
+from pytest_rlperf.judge.stats import Variance, bound_above, least_student_quantile, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import DeviceFigures, Disturbance, Pace
@@ -88,19 +88,28 @@ def test_swapping_sides_mirrors_the_estimate(base: list[float], head: list[float
 def test_a_bound_is_students_where_it_is_above(
     mean: float, error: float, freedom: float, alpha: float, least: float
 ) -> None:
-    """By scipy's distribution; the question whether the normal bound is above comes first, and changes nothing."""
+    """By scipy's distribution; whether a bound above it settles the question comes first, and changes nothing."""
     bound = mean - float(scipy.stats.t.isf(alpha, freedom)) * error
     if abs(bound - least) > 1e-9:
         expected = pytest.approx(bound, abs=1e-9) if bound > least else None
         assert bound_above(least, mean, error, freedom, alpha) == expected
 
 
-def test_where_the_normal_bound_is_not_above_no_other_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@given(chance=st.floats(0.5001, 0.9999), freedom=st.floats(1, 1000))
+def test_the_least_quantile_is_below_students(chance: float, freedom: float) -> None:
+    """So a bound by it is above Student's, and nearly equal where there are many figures."""
+    least, exact = least_student_quantile(chance, freedom), float(scipy.stats.t.ppf(chance, freedom))
+    assert least < exact
+    if freedom > 100:
+        assert least == pytest.approx(exact, rel=1e-3)
+
+
+def test_where_a_bound_that_is_never_below_settles_it_scipy_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scipy takes longer to load than the rest of a run's judging, and flat pairs do not need it."""
     monkeypatch.delattr("pytest_rlperf.judge.stats.student_quantile")
-    assert bound_above(0.0, 1.0, 0.7, 2, 0.05) is None
+    assert bound_above(0.0, 1.0, 0.42, 2, 0.05) is None
     with pytest.raises(NameError):
-        bound_above(0.0, 1.0, 0.6, 2, 0.05)
+        bound_above(0.0, 1.0, 0.41, 2, 0.05)
 
 
 def test_figures_without_spread_have_an_interval_of_no_width() -> None:
