@@ -53,7 +53,8 @@ def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitnes
 
 def written(document: dict[str, Any]) -> str:
     """Return a document as text that any JSON reader can read."""
-    return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(_plain(document), ensure_ascii=False, allow_nan=False)
+    return msgspec.json.format(text, indent=1) + "\n"  # json's own indentation takes four times as long
 
 
 def _selfcheck(check: Selfcheck) -> dict[str, Any]:
