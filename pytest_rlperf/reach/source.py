@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -106,10 +107,6 @@ class Source:
         """Whether the module has a function that makes the names that it lacks."""
         return ("__getattr__", 1) in self.parts
 
-    def function_at(self, line: int) -> Part | None:
-        """Return the outermost function that contains a line."""
-        return next((part for part in self.functions if part.first <= line <= part.last), None)
-
     @functools.cached_property
     def functions(self) -> list[Part]:
         """All functions, including methods."""
@@ -169,13 +166,10 @@ class Source:
 
     def _take_nested(self, node: ast.stmt, prefix: str, others: Collection[str]) -> None:
         """Take functions and classes out of a statement's blocks, and leave their names and the order there."""
-        for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            for field in _BLOCKS:
-                block = getattr(owner, field, None)
-                if isinstance(block, list):
-                    marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
-                    rest, order = self._taken(block, prefix, others)
-                    setattr(owner, field, [*rest, *marks, _mark(" ".join(order))])
+        for owner, field, block in _blocks(node):
+            marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
+            rest, order = self._taken(block, prefix, others)
+            setattr(owner, field, [*rest, *marks, _mark(" ".join(order))])
 
     def _add(
         self,
@@ -214,6 +208,27 @@ def source_of(path: str, *, annotated: bool = False) -> Source | None:
         return None if text is None else Source(text, annotated=annotated)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+class Span(NamedTuple):
+    """The lines of a function, with its first decorator and all functions within it, and its name."""
+
+    first: int
+    last: int
+    name: str
+
+
+def spans_of(path: str) -> Sequence[Span]:
+    """Return the functions of a source that are in no other one; none if it cannot be taken apart."""
+    return _spans_in(_text_of(path) or "")
+
+
+@functools.cache
+def _spans_in(text: str) -> Sequence[Span]:
+    try:
+        return tuple(_spans(ast.parse(text).body, ""))
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
 
 
 @functools.cache
@@ -352,6 +367,27 @@ def _names_bound(nodes: Iterable[ast.AST], *, by_functions: bool = False) -> fro
 def _globals_of(node: ast.AST) -> Iterator[str]:
     """Yield the names of the module that functions within a part may bind."""
     return (name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
+
+
+def _spans(body: Iterable[ast.stmt], prefix: str) -> Iterator[Span]:
+    """Yield the functions of a body, and of the classes and blocks within it, but none of a function's own."""
+    for node in body:
+        if isinstance(node, _Function):
+            yield Span(_first(node), node.end_lineno or 0, f"{prefix}{node.name}")
+        elif isinstance(node, ast.ClassDef):
+            yield from _spans(node.body, f"{prefix}{node.name}.")
+        else:
+            for _, _, block in _blocks(node):
+                yield from _spans(block, prefix)
+
+
+def _blocks(node: ast.stmt) -> Iterator[tuple[ast.AST, str, list[ast.stmt]]]:
+    """Yield the blocks of a statement, each after what owns it, and by which field."""
+    for owner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        for field in _BLOCKS:
+            block = getattr(owner, field, None)
+            if isinstance(block, list):
+                yield owner, field, block
 
 
 class _Bound:

@@ -19,7 +19,7 @@ from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, changed_parts, source_of
+from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -252,18 +252,16 @@ class Change:
         for each in footprints:
             met.update(("", module) for module in each.modules)
             met.update((name, "") for name in map(self._name, each.files) if self._is_there(name))
-            # One side alone reports its test.
-            met.update(found for found in self._executed(each.functions) if not found[0].startswith(OWN))
+            met.update(self._executed(each.functions))
         return met
 
     def _executed(self, functions: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str]]:
         """Yield the functions that have run, by their files and names, which both sides share."""
         for path, lines in functions.items():
-            source = source_of(path) if path.endswith(".py") else None
-            for line in lines:
-                part = None if source is None else source.function_at(line)
-                if part is not None:
-                    yield self._name(path), part.name
+            name = self._name(path)
+            if path.endswith(".py") and not name.startswith(OWN):  # one side alone reports its test
+                spans = [span for span in spans_of(path) if any(span.first <= line <= span.last for line in lines)]
+                yield from ((name, span.name) for span in spans)
 
     def _name(self, path: str) -> str:
         """Return a file's name, in whichever of either side's places it lies."""

@@ -126,8 +126,9 @@ class _Looks:
         self._reached |= change.reached(read, base, head)
         if is_first:
             self._met.append((base, head))
-            # If nothing that could run differs, a difference between their footprints is chance.
-            self.is_uneven = not change.is_empty and change.is_uneven(*zip(*self._met, strict=True))
+            # It decides only what reaches nothing. If nothing that could run differs, a difference is chance.
+            decides = self._reached.nothing and not change.is_empty
+            self.is_uneven = decides and change.is_uneven(*zip(*self._met, strict=True))
 
     def _refuse_unbuilt(self) -> None:
         """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""
