@@ -59,6 +59,7 @@ _DROPPED = {
     "pytest_randomly": None,
     "pytest_forked": None,
 }
+_OPERATORS = "torch.library"  # its finalizers end PyTorch's operators
 # A test's replacements apply only to what it measures.
 _fault_of_forks, _fork = untouched(fault_of_forks), untouched(fork)
 
@@ -337,9 +338,13 @@ def _remove_temporary_files() -> None:
 def _end_process(code: int) -> None:
     """End this process with all that is registered for its end, as multiprocessing ends its children.
 
-    The interpreter would also take every module apart, which takes most of a second with PyTorch.
+    The interpreter would also take every module apart, which takes most of a second with PyTorch. What PyTorch itself
+    registers takes its operators apart, and is left out.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    registry = weakref.finalize._registry  # type: ignore[attr-defined]
+    for finalizer in [each for each, info in registry.items() if getattr(info.func, "__module__", "") == _OPERATORS]:
+        finalizer.detach()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
