@@ -24,13 +24,15 @@ _STARTS = frozenset(
 
 # The events by which functions run that neither a profiler nor a monitor sees.
 _HOOKS = frozenset({"sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"})
-_LISTS = ("importlib.", "_frozen_importlib", "_pytest.")  # these search directories for modules and for tests
+_LISTS = ("importlib.metadata", "_frozen_importlib", "_pytest.")  # these search directories for modules and for tests
 # Modules that open a module to import it, or to show its lines.
 _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
 _LISTERS = {"glob", "os", "pathlib"}  # for whoever called them
 _DEEPEST = 12  # frames of openers
-_RECORDER, _OF_THREADS = "pytest_rlperf.observe.", ("threading", "sys.setprofile")  # by which it records in new threads
+_RECORDER = "pytest_rlperf.observe."
+# By which it records in new threads, until Python has monitors.
+_OF_THREADS = ("threading", "sys.setprofile") if sys.version_info < (3, 12) else ()
 _OF_BENCHMARK = ("pytest_benchmark.session", "pytest_benchmark.utils", "pytest_benchmark.plugin")
 """The modules of pytest-benchmark that start a program when pytest starts, to learn about the interpreter."""
 
