@@ -3,8 +3,8 @@
 Processes have equal seeds, and slices that begin at the same calls by number. So an effect of the code, for example a
 reset or a growing table, comes at the same call in each process, and an effect of the machine does not. A round is
 expensive if it is expensive in two thirds of the processes that have made it; its time is cut if it was not as slow in
-those. What few processes have, by the CPU's time, is the workload's own chance, as of an environment without a seed: it
-is part of the mean call, and makes pairs differ.
+those. What few processes of pairs have, by the CPU's time, is the workload's own chance, as of an environment without a
+seed: it is part of the mean call, and makes pairs differ.
 """
 
 from __future__ import annotations

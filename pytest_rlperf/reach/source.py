@@ -24,9 +24,11 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 _ALL, _FUTURE = "__all__", "__future__:annotations"
 _NAMES_ALONE = {_ALL, "__version__"}  # no code under measurement computes with these
-_BINDERS = {"delattr", "eval", "exec", "globals", "locals", "setattr", "vars"}  # may bind any name of a module
+# These may bind any name, or tell which are bound.
+_BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "vars"}
 _OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
 _STAR = ast.dump(ast.alias("*"))
+_STATEMENT = "."  # in the order of a block
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
@@ -84,28 +86,21 @@ class Source:
         self.has_star = self._bound.has_star
         _AsItRuns(self._bound, annotated=annotated).visit(tree)
         self.whole = ast.dump(tree) if annotated else ""
-        self.bound = _names_bound(tree.body, by_functions=True)
-        tree.body, order = self._taken(tree.body, "", _names_bound(tree.body), at_top=True)
+        names = _names_bound(tree.body)
+        self.bound = names.all
+        tree.body, order = self._taken(tree.body, "", names.others, at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
-
-    @functools.cached_property
-    def takes(self) -> frozenset[tuple[str, str]]:
-        """The names that it takes from other modules, each after the last part of the module's name."""
-        return frozenset(self._bound.taken_in(self._parsed()))
 
     @functools.cached_property
     def has_annotations(self) -> bool:
         """Whether there are annotations of variables, arguments or functions."""
-        nodes = ast.walk(self._parsed())
+        nodes = ast.walk(ast.parse("\n".join(self._lines)))
         return any(getattr(each, "annotation", None) or getattr(each, "returns", None) for each in nodes)
-
-    def _parsed(self) -> ast.Module:
-        return ast.parse("\n".join(self._lines))
 
     @property
     def has_names_on_demand(self) -> bool:
         """Whether the module has a function that makes the names that it lacks."""
-        return ("__getattr__", 1) in self.parts
+        return "__getattr__" in self.bound
 
     @functools.cached_property
     def functions(self) -> list[Part]:
@@ -122,11 +117,12 @@ class Source:
         *,
         at_top: bool = False,
         kept: bool = False,
+        text_of: Callable[[ast.stmt], str] = ast.dump,
     ) -> tuple[list[ast.stmt], list[str]]:
         """Take functions and classes out of a body, and imports if it is the module's; return the rest and the order.
 
         ``others`` are the names that are not only functions'. The functions are ``kept`` if the body is a class's whose
-        decorator may keep them.
+        decorator may keep them. ``text_of`` makes a statement's entry in the order.
         """
         rest: list[ast.stmt] = []
         order: list[str] = []
@@ -141,7 +137,7 @@ class Source:
                 self._add_class(node, prefix)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
-                order.append(f"{_OF_PYTHON * _is_of_python(node)}{ast.dump(node)}")
+                order += [f"{_OF_PYTHON * _is_of_python(node)}{entry}" for entry in _import_entries(node)]
             elif at_top and _is_main(node):
                 self._take_nested(node, prefix, others)
                 self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
@@ -151,7 +147,7 @@ class Source:
             else:
                 self._take_nested(node, prefix, others)
                 rest.append(node)
-                order.append(ast.dump(node))
+                order.append(text_of(node))
         return rest, order
 
     def _add_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, *, kept: bool) -> None:
@@ -160,15 +156,16 @@ class Source:
         self._add(Kind.FUNCTION, name, node, _first(node), node.lineno, last, kept=is_kept)
 
     def _add_class(self, node: ast.ClassDef, prefix: str) -> None:
-        name, last, names = f"{prefix}{node.name}", node.end_lineno or 0, _names_bound(node.body)
-        node.body, order = self._taken(node.body, f"{name}.", names, kept=self._bound.is_kept(node))
+        name, last = f"{prefix}{node.name}", node.end_lineno or 0
+        others = _names_bound(node.body).others | self.bound  # until the class binds a name, it is the module's
+        node.body, order = self._taken(node.body, f"{name}.", others, kept=self._bound.is_kept(node))
         self._add(Kind.BODY, name, node, _first(node), node.lineno, last, order)
 
     def _take_nested(self, node: ast.stmt, prefix: str, others: Collection[str]) -> None:
         """Take functions and classes out of a statement's blocks, and leave their names and the order there."""
         for owner, field, block in _blocks(node):
             marks = [_mark(each.name) for each in block if isinstance(each, (*_Function, ast.ClassDef))]
-            rest, order = self._taken(block, prefix, others)
+            rest, order = self._taken(block, prefix, others, text_of=lambda _: _STATEMENT)  # each is in the rest
             setattr(owner, field, [*rest, *marks, _mark(" ".join(order))])
 
     def _add(
@@ -200,9 +197,13 @@ class Source:
         return True
 
 
-@functools.cache
 def source_of(path: str, *, annotated: bool = False) -> Source | None:
     """Return the source at a path, an empty one if there is no file, None if it cannot be taken apart."""
+    return _source_at(path, annotated)
+
+
+@functools.cache
+def _source_at(path: str, annotated: bool) -> Source | None:
     text = _text_of(path)
     try:
         return None if text is None else Source(text, annotated=annotated)
@@ -229,6 +230,20 @@ def _spans_in(text: str) -> Sequence[Span]:
         return tuple(_spans(ast.parse(text).body, ""))
     except (SyntaxError, ValueError, RecursionError):
         return ()
+
+
+def takes_of(path: str) -> frozenset[tuple[str, str]]:
+    """Return the names that a source takes from other modules, each after the last part of the module's name."""
+    return _taken_in(_text_of(path) or "")
+
+
+@functools.cache
+def _taken_in(text: str) -> frozenset[tuple[str, str]]:
+    try:
+        tree = ast.parse(text)
+        return frozenset(_Bound(tree).taken_in(tree))
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
 
 
 @functools.cache
@@ -302,6 +317,14 @@ def _statements_before(order: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def _import_entries(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return an import's entries in an order: one for each name, however many a line imports."""
+    if isinstance(node, ast.Import):
+        return [f"Import {alias.name} as {alias.asname}" for alias in node.names]
+    names = sorted((alias.name, alias.asname or "") for alias in node.names)
+    return [f"ImportFrom {'.' * node.level}{node.module or ''}:{name} as {asname}" for name, asname in names]
+
+
 def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
     """Whether an import is only of the standard library."""
     modules = (
@@ -338,12 +361,25 @@ def _first_difference(was: str, now: str) -> int:
 # --------------------------------------------------------------------------- syntax trees
 
 
-def _names_bound(nodes: Iterable[ast.AST], *, by_functions: bool = False) -> frozenset[str]:
-    """Return the names that statements bind in their own scope, "*" if they may bind any name.
+class _Names(NamedTuple):
+    """The names that statements bind in their own scope, "*" if they may bind any.
 
-    Without ``by_functions``, the names of functions count only if several have them.
+    ``others`` are those that are not only one function's.
     """
+
+    all: frozenset[str]
+    others: frozenset[str]
+
+
+def _names_bound(nodes: Iterable[ast.AST]) -> _Names:
     found, functions = set[str](), Counter[str]()
+    _note_bound(nodes, found, functions)
+    others = found | {name for name, times in functions.items() if times > 1}
+    return _Names(frozenset(found | functions.keys()), frozenset(others))
+
+
+def _note_bound(nodes: Iterable[ast.AST], found: set[str], functions: Counter[str]) -> None:
+    """Note the names that statements bind, and how many functions have each."""
     for node in nodes:
         match node:
             case ast.Import() | ast.ImportFrom():
@@ -360,8 +396,7 @@ def _names_bound(nodes: Iterable[ast.AST], *, by_functions: bool = False) -> fro
             case _:
                 own = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, or a pattern
                 found.update([own] if isinstance(own, str) else ())
-                found |= _names_bound(ast.iter_child_nodes(node), by_functions=by_functions)
-    return frozenset(found | {name for name, times in functions.items() if by_functions or times > 1})
+                _note_bound(ast.iter_child_nodes(node), found, functions)
 
 
 def _globals_of(node: ast.AST) -> Iterator[str]:
@@ -437,8 +472,19 @@ class _Bound:
             match node:
                 case ast.ImportFrom():
                     yield from ((_last(node.module or ""), alias.name) for alias in node.names)
-                case ast.Attribute(value=ast.Name(id=name)):
-                    yield from ((_last(origin), node.attr) for origin in self._origins.get(name, ()))
+                case ast.Attribute(value=owner, attr=name):
+                    yield from ((module, name) for module in self._modules(owner))
+                case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[owner, ast.Constant(str(name)), *_]):
+                    yield from ((module, name) for module in self._modules(owner))
+
+    def _modules(self, node: ast.expr) -> Iterable[str]:
+        """Return the last parts of the names of modules that an expression may be."""
+        match node:
+            case ast.Name(id=name):
+                return {name, *map(_last, self._origins.get(name, ()))}
+            case ast.Attribute(attr=name):
+                return {name}
+        return ()
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether a decorator may run something made from a function or a method in its place."""

@@ -19,7 +19,7 @@ from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of
+from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of, takes_of
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -313,8 +313,7 @@ def _is_taken(file: str, others: Iterable[str], name: str) -> bool:
         modules = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
         if any(path.endswith(modules) for path in others):
             return True
-    sources = (source_of(path) for path in others if path.endswith(".py"))
-    return any(source is not None and not takes.isdisjoint(source.takes) for source in sources)
+    return any(not takes.isdisjoint(takes_of(path)) for path in others if path.endswith(".py"))
 
 
 def _parts(

@@ -421,6 +421,14 @@ def test_a_statement_planted_into_any_function_is_found() -> None:
         check_planted(text, number, drawing)
 
 
+def test_what_nested_blocks_contain_is_in_a_part_once() -> None:
+    """As of a chain of branches, each of which lies in the one before."""
+    branches = (f"elif n == {number}:\n    rounds = {number}\n" for number in range(1, 12))
+    text = f"if n == 0:\n    rounds = 0\n{''.join(branches)}"
+    (part,) = Source(text).parts.values()
+    assert len(part.runs) < 100 * len(text)
+
+
 @pytest.mark.slow
 def test_what_does_not_run_is_no_change() -> None:
     """Comments, layout, docstrings and annotations of functions, in each of the package's own files."""
