@@ -209,7 +209,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 _ROUGHLY = 1.02  # medians of a handful of pairs may lie a little beside the interval of the change
-_RARE = 0.1  # of a typical call: if the mean call differs by more, it is worth showing
+RARE = 0.1  # of a typical call: if the mean call differs by more, it is worth showing
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -253,7 +253,7 @@ class Outcome(msgspec.Struct, frozen=True):
     def has_rare_calls(self) -> bool:
         """Whether a mean call takes a different time than a typical one, today or before."""
         both = [each for each in (self.result, self.before) if each is not None and each.measured]
-        return any(abs(each.mean_call_s - each.call_s) > _RARE * each.call_s for each in both)
+        return any(abs(each.mean_call_s - each.call_s) > RARE * each.call_s for each in both)
 
 
 class Shard(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from pytest_rlperf.model import facts, notes, reasons
 from pytest_rlperf.model.device import Disturbance
 from pytest_rlperf.model.facts import Fact
 from pytest_rlperf.model.judged import (
+    RARE,
     TRAILER,
     Allowance,
     Estimate,
@@ -635,9 +636,13 @@ def rare_text(outcome: Outcome) -> str:
         times.append((before.call_s, before.mean_call_s))
     usual, mean = (", was ".join(units.seconds(each[place]) for each in times) for place in (0, 1))
     rare = None if outcome.live is None else outcome.live.rare_calls
-    each = "" if rare is None else f": 1 of {rare.one_of:.0f} takes {units.seconds(rare.head_s)}"
-    was = "" if rare is None or not is_live else f", was {units.seconds(rare.base_s)}"
-    return f"a usual call takes {usual}; a call on average {mean}{each}{was}"
+    each = ""
+    if rare is not None:
+        takes, was = f"takes {units.seconds(rare.head_s)}", f", was {units.seconds(rare.base_s)}" * is_live
+        if is_live and rare.head_s <= (1 + RARE) * result.call_s:  # today they are as other calls
+            takes, was = f"took {units.seconds(rare.base_s)}", ""
+        each = f": 1 of {rare.one_of:.0f} {takes}{was}"
+    return f"a usual call takes {usual}; a call on average {mean}{each}"
 
 
 def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Contribution]) -> str:

@@ -310,6 +310,8 @@ def test_a_report_shows_both_calls_where_they_differ(wording: Wording) -> None:
     assert {"1.00 ms", "3.00 ms", "333"} <= {cell.text for cell in row}
     assert "1 of 50 takes 101 ms, was 2.00 ms" in message(outcome)
     assert [rare_text(outcome), rare_text(with_rare_calls(1.0, 1.5))] == wording
+    gone = rare_text(with_rare_calls(3.0, 1.0, RareCalls(50.4, 0.101, 0.001)))
+    assert gone.endswith("a call on average 1.00 ms, was 3.00 ms: 1 of 50 took 101 ms")
 
 
 def test_a_new_result_with_rare_calls_is_said_to_be_stored_where_it_is_said_to_be_new() -> None:
