@@ -70,7 +70,8 @@ class _Looks:
         self._read, self._reached = Reads(), Reached()
         self._is_opened, self._unwatched = False, ""
         self._is_many: bool | None = None
-        self._met: list[tuple[Footprint, Footprint]] = []  # each round's footprints after the first call
+        # Each round's footprints after all calls, and after the first one.
+        self._met: tuple[list[tuple[Footprint, Footprint]], ...] = [], []
 
     def round(self, number: int) -> Steps[Observation | None]:
         """Observe the test in new processes of both sides; return what is known then, or None if a process was lost.
@@ -124,11 +125,14 @@ class _Looks:
         if self._read.missing:
             raise UnpairedError(reasons.NotCopied(min(self._read.missing)))
         self._reached |= change.reached(read, base, head)
-        if is_first:
-            self._met.append((base, head))
+        # Later on, sides have made different numbers of calls. But a later call may be what misses a file of one side.
+        if is_first or change.moves_files:
+            self._met[is_first].append((base, head))
             # It decides only what reaches nothing. If nothing that could run differs, a difference is chance.
             decides = self._reached.nothing and not change.is_empty
-            self.is_uneven = decides and change.is_uneven(*zip(*self._met, strict=True))
+            self.is_uneven = decides and any(
+                change.is_uneven(*zip(*looks, strict=True)) for looks in self._met if looks
+            )
 
     def _refuse_unbuilt(self) -> None:
         """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""
