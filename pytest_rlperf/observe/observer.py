@@ -24,7 +24,8 @@ _STARTS = frozenset(
 
 # The events by which functions run that neither a profiler nor a monitor sees.
 _HOOKS = frozenset({"sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"})
-_LISTS = ("importlib.metadata", "_frozen_importlib", "_pytest.")  # these search directories for modules and for tests
+# These search directories for modules, for metadata, and for tests. importlib gives its finder's module another name.
+_LISTS = ("importlib._bootstrap", "importlib.metadata", "_frozen_importlib", "_pytest.")
 # Modules that open a module to import it, or to show its lines.
 _IMPORTERS = ("importlib", "_frozen_importlib", "zipimport", "_pytest.", "traceback", "warnings", "coverage.")
 _OPENERS = {"pathlib", "tokenize", "linecache", "inspect", "io", "codecs", "_pyio"}  # for whoever called them
