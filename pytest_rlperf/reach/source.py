@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "v
 _OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
 _STAR = ast.dump(ast.alias("*"))
 _STATEMENT = "."  # in the order of a block
+_WORD = re.compile(r"\w+")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
@@ -45,6 +47,7 @@ _TRANSPARENT = {
     **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
 }
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
+_ANY = "*"  # for a module's name: whatever object code asks for a name
 _FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
 
@@ -102,6 +105,11 @@ class Source:
         """Whether the module has a function that makes the names that it lacks."""
         return "__getattr__" in self.bound
 
+    @property
+    def asks_for_any(self) -> bool:
+        """Whether code in the file may ask for any of the module's names."""
+        return any(not _BINDERS.isdisjoint(part.names) for part in self.parts.values())
+
     @functools.cached_property
     def functions(self) -> list[Part]:
         """All functions, including methods."""
@@ -129,10 +137,8 @@ class Source:
         for node in body:
             if isinstance(node, _Function):
                 self._add_function(node, prefix, kept=kept)
-                is_other = node.name in others or "*" in others or node.name in vars(builtins)
-                order += [f"def {node.name}"] * (is_other or _is_computed(node) or self._bound.is_kept(node))
-                if node.name.startswith("__"):  # Python checks whether a class has it
-                    rest.append(_mark(node.name))
+                order += [f"def {node.name}"] * self._has_place(node, others)
+                rest += _left_of(node)
             elif isinstance(node, ast.ClassDef):
                 self._add_class(node, prefix)
                 order.append(f"class {node.name}")
@@ -149,6 +155,11 @@ class Source:
                 rest.append(node)
                 order.append(text_of(node))
         return rest, order
+
+    def _has_place(self, node: ast.FunctionDef | ast.AsyncFunctionDef, others: Collection[str]) -> bool:
+        """Whether it matters what comes before a function and after it; ``others`` may have its name."""
+        is_other = node.name in others or "*" in others or node.name in vars(builtins)
+        return is_other or _is_computed(node) or self._bound.is_kept(node)
 
     def _add_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, *, kept: bool) -> None:
         name, last = f"{prefix}{node.name}", node.end_lineno or 0
@@ -180,7 +191,7 @@ class Source:
         *,
         kept: bool = False,
     ) -> None:
-        names = frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+        names = frozenset(name for each in ast.walk(node) for name in _names_in(each))
         text = "\n".join(self._lines[first - 1 : last])
         self._times[name, kind] += 1
         key = name, self._times[name, kind] * (1 if kind is Kind.FUNCTION else -1)
@@ -232,25 +243,27 @@ def _spans_in(text: str) -> Sequence[Span]:
         return ()
 
 
-def takes_of(path: str) -> frozenset[tuple[str, str]]:
-    """Return the names that a source takes from other modules, each after the last part of the module's name."""
-    return _taken_in(_text_of(path) or "")
+def takes(path: str, modules: Collection[str], name: str) -> bool:
+    """Whether a source may take a name from a module, given by the last parts of the names that it has."""
+    found = _taken_in(_text_of(path))
+    return found is None or any((module, name) in found for module in (*modules, _ANY))
 
 
 @functools.cache
-def _taken_in(text: str) -> frozenset[tuple[str, str]]:
+def _taken_in(text: str | None) -> frozenset[tuple[str, str]] | None:
+    """Return the names that a source takes from modules, None if it cannot be taken apart."""
     try:
-        tree = ast.parse(text)
-        return frozenset(_Bound(tree).taken_in(tree))
+        tree = ast.parse(text or "")
+        return None if text is None else frozenset(_Bound(tree).taken_in(tree))
     except (SyntaxError, ValueError, RecursionError):
-        return frozenset()
+        return None
 
 
 @functools.cache
 def _text_of(path: str) -> str | None:
     """Return the text at a path, read once: "" if there is no file, None if it has no text."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError):
@@ -283,10 +296,10 @@ def _is_handed_on(name: str, base: Source, head: Source, is_taken: Callable[[str
     takes it, or if something else takes its place: a builtin, or what a star import or the module's function makes.
     """
     if name == _ALL:
-        return is_taken("*")
+        return is_taken("*") or is_taken(_ALL)
     if _FUTURE in (*base.imports.get(name, ()), *head.imports.get(name, ())):
         return base.has_annotations or head.has_annotations
-    makes = any(each.has_star or each.has_names_on_demand for each in (base, head))
+    makes = any(each.has_star or each.has_names_on_demand or each.asks_for_any for each in (base, head))
     return name in base.bound & head.bound or makes or name in vars(builtins) or is_taken(name) or is_taken("*")
 
 
@@ -306,12 +319,12 @@ def _without_python(order: Iterable[str]) -> list[str]:
     return [each for each in order if not each.startswith(_OF_PYTHON)]
 
 
-def _statements_before(order: Iterable[str]) -> dict[str, int]:
+def _statements_before(order: Iterable[str]) -> dict[str, list[int]]:
     """Return how many statements come before each import of the standard library."""
-    found, statements = dict[str, int](), 0
+    found, statements = dict[str, list[int]](), 0
     for each in order:
         if each.startswith(_OF_PYTHON):
-            found.setdefault(each, statements)
+            found.setdefault(each, []).append(statements)
         else:
             statements += not each.startswith("Import") or _STAR in each
     return found
@@ -467,15 +480,21 @@ class _Bound:
         return "__future__.annotations" not in self._origins.get("annotations", ())
 
     def taken_in(self, tree: ast.AST) -> Iterator[tuple[str, str]]:
-        """Yield the names that a file takes from modules, each with the last part of the module's name."""
+        """Yield the names that a file takes from modules, each with the last part of the module's name.
+
+        Where code asks whether an object has a name, this may be a module. Elsewhere a name that it lacks is an error.
+        """
         for node in ast.walk(tree):
             match node:
                 case ast.ImportFrom():
                     yield from ((_last(node.module or ""), alias.name) for alias in node.names)
                 case ast.Attribute(value=owner, attr=name):
                     yield from ((module, name) for module in self._modules(owner))
-                case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[owner, ast.Constant(str(name)), *_]):
-                    yield from ((module, name) for module in self._modules(owner))
+                case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
+                    yield _ANY, name
+                case ast.Try(body=body):
+                    inner = (each for statement in body for each in ast.walk(statement))
+                    yield from ((_ANY, each.attr) for each in inner if isinstance(each, ast.Attribute))
 
     def _modules(self, node: ast.expr) -> Iterable[str]:
         """Return the last parts of the names of modules that an expression may be."""
@@ -581,10 +600,35 @@ def _is_literal(node: ast.expr) -> bool:
 
 def _is_computed(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a default, or what a decorator is given, depends on what statements before the function have done."""
+    return any(isinstance(each, ast.Name) for value in _evaluated(node) for each in ast.walk(value))
+
+
+def _evaluated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    """Return what is evaluated where a function is defined: its defaults, and what decorators are given."""
     given = [each for each in node.decorator_list if isinstance(each, ast.Call)]
     arguments = (each for call in given for each in (*call.args, *(keyword.value for keyword in call.keywords)))
-    values = (*arguments, *node.args.defaults, *filter(None, node.args.kw_defaults))
-    return any(isinstance(each, ast.Name) for value in values for each in ast.walk(value))
+    return [*arguments, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+
+
+def _left_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    """Return what a function leaves in the body around it: the calls in its defaults and decorators' arguments.
+
+    And its name, if Python checks whether a class has it.
+    """
+    marks = [_mark(node.name)] if node.name.startswith("__") else []
+    acting = (ast.Call, ast.NamedExpr)
+    values = [each for each in _evaluated(node) if any(isinstance(inner, acting) for inner in ast.walk(each))]
+    return [*marks, *map(ast.Expr, values)]
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the name that a node uses, and the words of texts in its annotations."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    for annotation in filter(None, (getattr(node, "annotation", None), getattr(node, "returns", None))):
+        for each in ast.walk(annotation):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield from _WORD.findall(each.value)
 
 
 def _last(name: str) -> str:

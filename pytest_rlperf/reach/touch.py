@@ -19,7 +19,7 @@ from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of, takes_of
+from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of, takes
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -307,13 +307,13 @@ def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
 
 def _is_taken(file: str, others: Iterable[str], name: str) -> bool:
     """Whether one of the other files takes a name from a module, or is the package's module of that name."""
-    place, takes = Path(file), {(Path(file).stem, name)}
+    place, modules = Path(file), [Path(file).stem]
     if place.name == "__init__.py":
-        takes = {(place.parent.name, name), ("", name)}
-        modules = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
-        if any(path.endswith(modules) for path in others):
+        modules = [place.parent.name, ""]
+        ends = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
+        if any(path.endswith(ends) for path in others):
             return True
-    return any(not takes.isdisjoint(takes_of(path)) for path in others if path.endswith(".py"))
+    return any(takes(path, modules, name) for path in others if path.endswith(".py"))
 
 
 def _parts(
