@@ -10,45 +10,24 @@ import ast
 import builtins
 import functools
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from pytest_rlperf.model.reach import MAIN, ChangedPart, Kind
+from pytest_rlperf.model.reach import MAIN, Kind
+from pytest_rlperf.reach.bindings import ANY, BINDERS, Bindings, names_bound, names_taken
+from pytest_rlperf.reach.order import import_entries
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody")
-_ALL, _FUTURE = "__all__", "__future__:annotations"
-_NAMES_ALONE = {_ALL, "__version__"}  # no code under measurement computes with these
-# These may bind any name, or tell which are bound.
-_BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "vars"}
-_OF_PYTHON = "of Python: "  # before an import of the standard library, in an order
-_STAR = ast.dump(ast.alias("*"))
+ALL = "__all__"
+_NAMES_ALONE = {ALL, "__version__"}  # no code under measurement computes with these
 _STATEMENT = "."  # in the order of a block
 _WORD = re.compile(r"\w+")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
-_BUILTINS = "builtins"
-# Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
-# it for later, and read its annotations.
-_OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
-_OF_ATTRS, _OF_CLASSES = {"attrs", "define", "frozen", "mutable", "s"}, {"dataclass"}
-_TRANSPARENT = {
-    _BUILTINS: {"classmethod", "property", "staticmethod"},
-    **{"abc": {"abstractmethod"}, "contextlib": {"contextmanager"}, "enum": {"unique"}, "pytest": {"fixture"}},
-    "functools": {"cache", "cached_property", "lru_cache", "total_ordering", "wraps"},
-    "torch": {"inference_mode", "no_grad"},
-    **dict.fromkeys(("typing", "typing_extensions"), _OF_TYPING),
-    **dict.fromkeys(("attr", "attrs"), _OF_ATTRS),
-    **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
-}
-_OF_PROPERTIES = {"deleter", "getter", "setter"}
-_ANY = "*"  # for a module's name: whatever object code asks for a name
-_FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -85,11 +64,11 @@ class Source:
         self._lines = text.split("\n")
         self._times: Counter[tuple[str, Kind]] = Counter()
         tree = ast.parse(text)
-        self._bound = _Bound(tree)
+        self._bound = Bindings(tree)
         self.has_star = self._bound.has_star
         _AsItRuns(self._bound, annotated=annotated).visit(tree)
         self.whole = ast.dump(tree) if annotated else ""
-        names = _names_bound(tree.body)
+        names = names_bound(tree.body)
         self.bound = names.all
         tree.body, order = self._taken(tree.body, "", names.others, at_top=True)
         self._add(Kind.BODY, "", tree, 1, 1, len(self._lines), order)
@@ -108,7 +87,7 @@ class Source:
     @property
     def asks_for_any(self) -> bool:
         """Whether code in the file may ask for any of the module's names."""
-        return any(not _BINDERS.isdisjoint(part.names) for part in self.parts.values())
+        return any(not BINDERS.isdisjoint(part.names) for part in self.parts.values())
 
     @functools.cached_property
     def functions(self) -> list[Part]:
@@ -143,13 +122,13 @@ class Source:
                 self._add_class(node, prefix)
                 order.append(f"class {node.name}")
             elif at_top and isinstance(node, (ast.Import, ast.ImportFrom)) and self._add_import(node):
-                order += [f"{_OF_PYTHON * _is_of_python(node)}{entry}" for entry in _import_entries(node)]
+                order += import_entries(node)
             elif at_top and _is_main(node):
                 self._take_nested(node, prefix, others)
                 self._add(Kind.BODY, MAIN, node, node.lineno, node.lineno, node.end_lineno or 0)
             elif at_top and isinstance(node, ast.Assign) and _targets(node) <= _NAMES_ALONE and _is_literal(node.value):
-                if _ALL in _targets(node):
-                    self.imports.setdefault(_ALL, []).append(ast.dump(node.value))
+                if ALL in _targets(node):
+                    self.imports.setdefault(ALL, []).append(ast.dump(node.value))
             else:
                 self._take_nested(node, prefix, others)
                 rest.append(node)
@@ -168,7 +147,7 @@ class Source:
 
     def _add_class(self, node: ast.ClassDef, prefix: str) -> None:
         name, last = f"{prefix}{node.name}", node.end_lineno or 0
-        others = _names_bound(node.body).others | self.bound  # until the class binds a name, it is the module's
+        others = names_bound(node.body).others | self.bound  # until the class binds a name, it is the module's
         node.body, order = self._taken(node.body, f"{name}.", others, kept=self._bound.is_kept(node))
         self._add(Kind.BODY, name, node, _first(node), node.lineno, last, order)
 
@@ -210,16 +189,8 @@ class Source:
 
 def source_of(path: str, *, annotated: bool = False) -> Source | None:
     """Return the source at a path, an empty one if there is no file, None if it cannot be taken apart."""
-    return _source_at(path, annotated)
-
-
-@functools.cache
-def _source_at(path: str, annotated: bool) -> Source | None:
-    text = _text_of(path)
-    try:
-        return None if text is None else Source(text, annotated=annotated)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    found: Source | None = _made(_annotated if annotated else Source, _text_of(path))
+    return found
 
 
 class Span(NamedTuple):
@@ -232,31 +203,26 @@ class Span(NamedTuple):
 
 def spans_of(path: str) -> Sequence[Span]:
     """Return the functions of a source that are in no other one; none if it cannot be taken apart."""
-    return _spans_in(_text_of(path) or "")
-
-
-@functools.cache
-def _spans_in(text: str) -> Sequence[Span]:
-    try:
-        return tuple(_spans(ast.parse(text).body, ""))
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
+    return _made(_spans_in, _text_of(path)) or ()
 
 
 def takes(path: str, modules: Collection[str], name: str) -> bool:
     """Whether a source may take a name from a module, given by the last parts of the names that it has."""
-    found = _taken_in(_text_of(path))
-    return found is None or any((module, name) in found for module in (*modules, _ANY))
+    found: Collection[tuple[str, str]] | None = _made(names_taken, _text_of(path))
+    return found is None or any((module, name) in found for module in (*modules, ANY))
 
 
 @functools.cache
-def _taken_in(text: str | None) -> frozenset[tuple[str, str]] | None:
-    """Return the names that a source takes from modules, None if it cannot be taken apart."""
+def _made(make: Callable[[str], Any], text: str | None) -> Any:
+    """Return what is made of a source; None if it has no text, or cannot be taken apart."""
     try:
-        tree = ast.parse(text or "")
-        return None if text is None else frozenset(_Bound(tree).taken_in(tree))
+        return None if text is None else make(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _annotated(text: str) -> Source:
+    return Source(text, annotated=True)
 
 
 @functools.cache
@@ -270,151 +236,11 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-def changed_parts(
-    base: Source, head: Source, file: str, is_taken: Callable[[str], bool] = lambda name: False
-) -> Iterator[tuple[ChangedPart, Part | None, Part | None]]:
-    """Yield what differs between two sources of a file, with the base's part and the head's.
-
-    ``is_taken`` is whether another module takes a name from this one, or all names ("*").
-    """
-    rebound = {name for name in {*base.imports, *head.imports} if base.imports.get(name) != head.imports.get(name)}
-    handed_on = any(_is_handed_on(name, base, head, is_taken) for name in rebound)
-    for key in dict.fromkeys([*head.parts, *base.parts]):
-        was, now = base.parts.get(key), head.parts.get(key)
-        if was is not None and now is not None and was.runs == now.runs and _is_in_order(was.order, now.order):
-            if rebound.isdisjoint(was.names) and not (handed_on and not was.name):
-                continue
-        elif (was is None or now is None) and _does_nothing(was) and _does_nothing(now):
-            continue
-        yield _changed(was, now, file), was, now
-
-
-def _is_handed_on(name: str, base: Source, head: Source, is_taken: Callable[[str], bool]) -> bool:
-    """Whether another module may see that the import of a name differs, even if nothing here uses the name.
-
-    It may import the name from here if its origin has changed. A name that one side lacks counts if another module
-    takes it, or if something else takes its place: a builtin, or what a star import or the module's function makes.
-    """
-    if name == _ALL:
-        return is_taken("*") or is_taken(_ALL)
-    if _FUTURE in (*base.imports.get(name, ()), *head.imports.get(name, ())):
-        return base.has_annotations or head.has_annotations
-    makes = any(each.has_star or each.has_names_on_demand or each.asks_for_any for each in (base, head))
-    return name in base.bound & head.bound or makes or name in vars(builtins) or is_taken(name) or is_taken("*")
-
-
-def _is_in_order(was: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether what both bodies share comes in the same order.
-
-    Imports of the standard library do not affect other imports, but statements may replace what they bind.
-    """
-    if was == now:
-        return True
-    both = {*was} & {*now}
-    ours, theirs = ([each for each in order if each in both] for order in (was, now))
-    return _without_python(ours) == _without_python(theirs) and _statements_before(ours) == _statements_before(theirs)
-
-
-def _without_python(order: Iterable[str]) -> list[str]:
-    return [each for each in order if not each.startswith(_OF_PYTHON)]
-
-
-def _statements_before(order: Iterable[str]) -> dict[str, list[int]]:
-    """Return how many statements come before each import of the standard library."""
-    found, statements = dict[str, list[int]](), 0
-    for each in order:
-        if each.startswith(_OF_PYTHON):
-            found.setdefault(each, []).append(statements)
-        else:
-            statements += not each.startswith("Import") or _STAR in each
-    return found
-
-
-def _import_entries(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return an import's entries in an order: one for each name, however many a line imports."""
-    if isinstance(node, ast.Import):
-        return [f"Import {alias.name} as {alias.asname}" for alias in node.names]
-    names = sorted((alias.name, alias.asname or "") for alias in node.names)
-    return [f"ImportFrom {'.' * node.level}{node.module or ''}:{name} as {asname}" for name, asname in names]
-
-
-def _is_of_python(node: ast.Import | ast.ImportFrom) -> bool:
-    """Whether an import is only of the standard library."""
-    modules = (
-        [alias.name for alias in node.names]
-        if isinstance(node, ast.Import)
-        else ["." * node.level + (node.module or "")]
-    )
-    return all(module.partition(".")[0] in sys.stdlib_module_names for module in modules)
-
-
-def _does_nothing(part: Part | None) -> bool:
-    """Whether a part is missing, or is the body of an empty module."""
-    return part is None or (not part.name and part.runs == _EMPTY)
-
-
-def _changed(was: Part | None, now: Part | None, file: str) -> ChangedPart:
-    here = now or was
-    assert here is not None
-    texts = ["" if part is None else part.text for part in (was, now)]
-    differs = here.first + _first_difference(*texts)
-    if not here.name:
-        texts = ["", ""]  # the whole module would be too much to show
-    return ChangedPart(here.kind, file, here.name, here.line, differs, *texts)
-
-
-def _first_difference(was: str, now: str) -> int:
-    """Return how many lines of ``now`` come before the first that differs from ``was``."""
-    if not was or not now:
-        return 0
-    pairs = SequenceMatcher(None, was.split("\n"), now.split("\n"), autojunk=False).get_opcodes()
-    return next((start for tag, _, _, start, _ in pairs if tag != "equal"), 0)
-
-
 # --------------------------------------------------------------------------- syntax trees
 
 
-class _Names(NamedTuple):
-    """The names that statements bind in their own scope, "*" if they may bind any.
-
-    ``others`` are those that are not only one function's.
-    """
-
-    all: frozenset[str]
-    others: frozenset[str]
-
-
-def _names_bound(nodes: Iterable[ast.AST]) -> _Names:
-    found, functions = set[str](), Counter[str]()
-    _note_bound(nodes, found, functions)
-    others = found | {name for name, times in functions.items() if times > 1}
-    return _Names(frozenset(found | functions.keys()), frozenset(others))
-
-
-def _note_bound(nodes: Iterable[ast.AST], found: set[str], functions: Counter[str]) -> None:
-    """Note the names that statements bind, and how many functions have each."""
-    for node in nodes:
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                functions[node.name] += 1
-                found.update(_globals_of(node))
-            case ast.ClassDef():
-                found.update([node.name, *_globals_of(node)])
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                found.add(name)
-            case ast.Name(id=name) if name in _BINDERS:
-                found.add("*")
-            case _:
-                own = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, or a pattern
-                found.update([own] if isinstance(own, str) else ())
-                _note_bound(ast.iter_child_nodes(node), found, functions)
-
-
-def _globals_of(node: ast.AST) -> Iterator[str]:
-    """Yield the names of the module that functions within a part may bind."""
-    return (name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names)
+def _spans_in(text: str) -> Sequence[Span]:
+    return tuple(_spans(ast.parse(text).body, ""))
 
 
 def _spans(body: Iterable[ast.stmt], prefix: str) -> Iterator[Span]:
@@ -438,82 +264,6 @@ def _blocks(node: ast.stmt) -> Iterator[tuple[ast.AST, str, list[ast.stmt]]]:
                 yield owner, field, block
 
 
-class _Bound:
-    """The objects that a file binds its names to: they show what a class or a decorator is."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._origins: dict[str, set[str]] = {}
-        for node in ast.walk(tree):
-            match node:
-                case ast.Import():
-                    for alias in node.names:
-                        self._add(alias.asname or alias.name.partition(".")[0], alias.name)
-                case ast.ImportFrom():
-                    for alias in node.names:
-                        self._add(alias.asname or alias.name, f"{'.' * node.level}{node.module or ''}.{alias.name}")
-                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._add(node.name, f".{type(node).__name__}")
-                case ast.Name(ctx=ast.Store()):
-                    self._add(node.id, ".")
-
-    def _add(self, name: str, origin: str) -> None:
-        self._origins.setdefault(name, set()).add(origin)
-
-    def is_of(self, node: ast.expr, known: Mapping[str, Collection[str]]) -> bool:
-        """Whether an expression certainly names one of the ``known`` objects, given by package."""
-        root, _, rest = ast.unparse(node).partition(".")
-        if root not in self._origins:
-            return not rest and "*" not in self._origins and root in known[_BUILTINS]
-        if len(self._origins[root]) > 1:
-            return False
-        package, _, inner = f"{next(iter(self._origins[root]))}{'.' * bool(rest)}{rest}".partition(".")
-        return inner.rpartition(".")[2] in known.get(package, ())
-
-    @property
-    def has_star(self) -> bool:
-        """Whether an import binds names that are not known."""
-        return "*" in self._origins
-
-    @property
-    def evaluates_annotations(self) -> bool:
-        """Whether a function's annotations are evaluated where it is defined."""
-        return "__future__.annotations" not in self._origins.get("annotations", ())
-
-    def taken_in(self, tree: ast.AST) -> Iterator[tuple[str, str]]:
-        """Yield the names that a file takes from modules, each with the last part of the module's name.
-
-        Where code asks whether an object has a name, this may be a module. Elsewhere a name that it lacks is an error.
-        """
-        for node in ast.walk(tree):
-            match node:
-                case ast.ImportFrom():
-                    yield from ((_last(node.module or ""), alias.name) for alias in node.names)
-                case ast.Attribute(value=owner, attr=name):
-                    yield from ((module, name) for module in self._modules(owner))
-                case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
-                    yield _ANY, name
-                case ast.Try(body=body):
-                    inner = (each for statement in body for each in ast.walk(statement))
-                    yield from ((_ANY, each.attr) for each in inner if isinstance(each, ast.Attribute))
-
-    def _modules(self, node: ast.expr) -> Iterable[str]:
-        """Return the last parts of the names of modules that an expression may be."""
-        match node:
-            case ast.Name(id=name):
-                return {name, *map(_last, self._origins.get(name, ()))}
-            case ast.Attribute(attr=name):
-                return {name}
-        return ()
-
-    def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-        """Whether a decorator may run something made from a function or a method in its place."""
-        called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-        return not all(
-            self.is_of(each, _TRANSPARENT) or (isinstance(each, ast.Attribute) and each.attr in _OF_PROPERTIES)
-            for each in called
-        )
-
-
 class _AsItRuns(ast.NodeTransformer):
     """Leaves in a tree only what runs: no docstrings, and nothing only for type checkers.
 
@@ -521,7 +271,7 @@ class _AsItRuns(ast.NodeTransformer):
     functions within a function, which evaluates them whenever it runs. With ``annotated`` they stay everywhere.
     """
 
-    def __init__(self, bound: _Bound, *, annotated: bool) -> None:
+    def __init__(self, bound: Bindings, *, annotated: bool) -> None:
         self._bound = bound
         self._is_within = False  # a function
         self._annotated = self._stays = annotated  # _stays is for the body around
@@ -561,7 +311,7 @@ class _AsItRuns(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(node)
-        return node.orelse if self._bound.is_of(node.test, _FOR_TYPES) else node
+        return node.orelse if self._bound.is_for_types(node.test) else node
 
     def _body_of(
         self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, stays: bool
@@ -572,9 +322,6 @@ class _AsItRuns(ast.NodeTransformer):
         self.generic_visit(node)
         self._stays = outside
         return node
-
-
-_EMPTY = ast.dump(ast.Module([], []))
 
 
 def _is_layout(node: ast.Import | ast.ImportFrom) -> bool:
@@ -629,10 +376,6 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         for each in ast.walk(annotation):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
                 yield from _WORD.findall(each.value)
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _mark(text: str) -> ast.stmt:

@@ -18,8 +18,9 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touche
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
+from pytest_rlperf.reach.differences import changed_parts
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, changed_parts, source_of, spans_of, takes
+from pytest_rlperf.reach.source import Part, source_of, spans_of, takes
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")

@@ -70,8 +70,9 @@ class _Looks:
         self._read, self._reached = Reads(), Reached()
         self._is_opened, self._unwatched = False, ""
         self._is_many: bool | None = None
-        # Each round's footprints after all calls, and after the first one.
-        self._met: tuple[list[tuple[Footprint, Footprint]], ...] = [], []
+        # Both sides' footprints of each round, after the first call and after all calls.
+        self._after_first: list[tuple[Footprint, Footprint]] = []
+        self._after_all: list[tuple[Footprint, Footprint]] = []
 
     def round(self, number: int) -> Steps[Observation | None]:
         """Observe the test in new processes of both sides; return what is known then, or None if a process was lost.
@@ -127,12 +128,11 @@ class _Looks:
         self._reached |= change.reached(read, base, head)
         # Later on, sides have made different numbers of calls. But a later call may be what misses a file of one side.
         if is_first or change.moves_files:
-            self._met[is_first].append((base, head))
+            (self._after_first if is_first else self._after_all).append((base, head))
             # It decides only what reaches nothing. If nothing that could run differs, a difference is chance.
             decides = self._reached.nothing and not change.is_empty
-            self.is_uneven = decides and any(
-                change.is_uneven(*zip(*looks, strict=True)) for looks in self._met if looks
-            )
+            looks = (self._after_first, self._after_all)
+            self.is_uneven = decides and any(change.is_uneven(*zip(*each, strict=True)) for each in looks if each)
 
     def _refuse_unbuilt(self) -> None:
         """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""

@@ -31,8 +31,9 @@ from msgspec.structs import replace
 
 from pytest_rlperf.model.reach import ChangedPart, Footprint, Kind
 from pytest_rlperf.model.sides import Sides
+from pytest_rlperf.reach.differences import changed_parts
 from pytest_rlperf.reach.reads import compare_reads
-from pytest_rlperf.reach.source import Source, changed_parts
+from pytest_rlperf.reach.source import Source
 from pytest_rlperf.reach.touch import Change, Reached
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "reach"
