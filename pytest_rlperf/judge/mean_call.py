@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -70,7 +70,8 @@ class _Side(NamedTuple):
             return None
         processes = [_relative(each) for each in known]
         dear = _dear(processes)
-        return cls(known, dear, [_mean(slices, dear) for slices in processes])
+        found = [_mean(slices, dear, _figure_of(own)) for slices, own in zip(processes, known, strict=True)]
+        return cls(known, dear, found)
 
     @property
     def size(self) -> int:
@@ -234,14 +235,17 @@ def _dear(processes: Sequence[_Slices]) -> _Dear:
     return dear
 
 
-def _mean(slices: _Slices, dear: _Dear) -> _Found | None:
+def _mean(slices: _Slices, dear: _Dear, figure: Callable[[Sequence[float]], float]) -> _Found | None:
+    """Return what a process's rounds show; ``figure`` is that of a slice."""
     starts = [start for start in slices if start in dear]
     if not starts:
         return None
-    others = [each for start in starts for place, each in enumerate(slices[start]) if place not in dear[start]]
+    others_of = [[each for place, each in enumerate(slices[start]) if place not in dear[start]] for start in starts]
+    others = [each for row in others_of for each in row]
     least = [each for start in starts for each in dear[start].values()]
     count = sum(len(slices[start]) for start in starts)
-    typical = statistics.median(others) if others else 1.0
+    # As for the unit: where the pace jumps, another average would differ from it even without expensive rounds.
+    typical = trimmed_mean([figure(row) for row in others_of if row], PAIR_TRIM) if others else 1.0
     expensive = [slices[start][place] for start in starts for place in dear[start]]
     cut = [min(each, _CUT * usual) for each, usual in zip(expensive, least, strict=True)]
     mean = (sum(cut) + len(others) * typical) / count if least else 1.0
@@ -259,11 +263,15 @@ def _size(rounds: Rounds) -> int:
     return len(rounds.rounds_ns) // len(rounds.starts)
 
 
+def _figure_of(rounds: Rounds) -> Callable[[Sequence[float]], float]:
+    return statistics.fmean if rounds.is_mean else statistics.median
+
+
 def _relative(rounds: Rounds) -> _Slices:
     """Return the rounds of every slice as multiples of the usual round around it."""
     size = _size(rounds)
     by_slice = [rounds.rounds_ns[place : place + size] for place in range(0, len(rounds.rounds_ns), size)]
-    figures = [(statistics.fmean if rounds.is_mean else statistics.median)(row) for row in by_slice]
+    figures = [_figure_of(rounds)(row) for row in by_slice]
     near = math.ceil(_NEAR_ROUNDS / size) // 2
     around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
     usual = [trimmed_mean(each, PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean

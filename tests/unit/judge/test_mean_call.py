@@ -99,6 +99,26 @@ def test_the_machine_alone_changes_nothing() -> None:
     assert abs(np.mean(errors)) < 0.002
 
 
+def jumping(generator: np.random.Generator, rounds: int = 16) -> Rounds:
+    """Return long calls, one in a slice, of a process that stretches of a busy machine slow by a tenth to a quarter."""
+    slow, taken = generator.random() < 0.3, []
+    for _ in range(rounds):
+        if generator.random() < 1 / 3:  # a stretch ends
+            slow = generator.random() < 0.3
+        taken.append((1 + 0.2 * slow * generator.uniform(0.6, 1.2)) * math.exp(generator.normal(0, 0.02)))
+    return Rounds(1, tuple(range(100, 100 + rounds)), tuple(int(1e7 * each) for each in taken), is_mean=True)
+
+
+def test_a_pace_that_jumps_adds_little_where_long_calls_are_few() -> None:
+    """In one of six sides of four processes, chance makes a call expensive; the others still take the usual time."""
+    errors: list[float] = []
+    for seed in range(100):
+        generator = np.random.default_rng(seed)
+        rounds = [[jumping(generator), jumping(generator)] for _ in range(4)]
+        errors += log_ratios(MeanCalls(rounds).added_to([builders.pair(0.0)] * 4))
+    assert np.std(errors) < 0.006
+
+
 def by_chance(seed: int, share: float, dear: float) -> Callable[[int], float]:
     """Return the times of calls, a share of which is dear by the seed's chance."""
     is_dear = np.random.default_rng(seed).random(10_000) < share
