@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterator
-from difflib import SequenceMatcher
+from itertools import zip_longest
 
 from pytest_rlperf.model.reach import ChangedPart
 from pytest_rlperf.reach.order import is_in_order
@@ -67,5 +67,7 @@ def _first_difference(was: str, now: str) -> int:
     """Return how many lines of ``now`` come before the first that differs from ``was``."""
     if not was or not now:
         return 0
-    pairs = SequenceMatcher(None, was.split("\n"), now.split("\n"), autojunk=False).get_opcodes()
-    return next((start for tag, _, _, start, _ in pairs if tag != "equal"), 0)
+    if was == now:
+        return 0
+    pairs = zip_longest(was.split("\n"), now.split("\n"))
+    return next(number for number, (ours, theirs) in enumerate(pairs) if ours != theirs)

@@ -7,7 +7,7 @@ import filecmp
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -163,7 +163,7 @@ class Change:
         unseen = not (base.whole and head.whole) or base.compiled or head.compiled
         is_special = any(path in each.special for each, path in sides)
         known = set[ChangedPart]()
-        is_taken = partial(_is_taken, file, {*base.files, *head.files} - {*places})
+        is_taken = partial(_is_taken, file, places, {*base.files, *head.files})
         for part, was, now in _parts(file, *places, annotated=is_special, is_taken=is_taken):
             both = self._found[part] = was, now
             known.add(part)
@@ -237,15 +237,22 @@ class Change:
         is_function = side.kind is Kind.FUNCTION and side.first <= counts.line <= side.last
         return is_function and part.file in {self._in_tree(self._name(place)) for place in paths_of(counts.file)}
 
-    def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint]) -> bool:
+    def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint], *, always: bool = False) -> bool:
         """Whether only one side has run, read or loaded something by the end of the same number of calls.
 
-        Modules of both sides count if they were loaded in another order: one may act by what another has done.
+        Modules of both sides count if they were loaded in another order: one may act by what another has done. If sides
+        have made different numbers of calls, chance may do that: then only what a side has ``always`` met counts.
         """
         base, head = list(base), list(head)
+        if always:
+            return self._meets_more(base, head) or self._meets_more(head, base)
         both = frozenset.intersection(*(frozenset(each.loaded) for each in (*base, *head)))
         was, now = ({tuple(name for name in each.loaded if name in both) for each in side} for side in (base, head))
         return was != now or self._met(base) != self._met(head)
+
+    def _meets_more(self, ours: Iterable[Footprint], theirs: Iterable[Footprint]) -> bool:
+        """Whether all of one side's processes have met what none of the other side's has."""
+        return not set.intersection(*(self._met([each]) for each in ours)) <= self._met(theirs)
 
     def _met(self, footprints: Iterable[Footprint]) -> set[tuple[str, str]]:
         """Return what one side's processes have met: files, functions in them, and modules from elsewhere, by name."""
@@ -306,15 +313,19 @@ def _has(both: Iterable[Part | None], lines: Iterable[Iterable[int]]) -> bool:
     )
 
 
-def _is_taken(file: str, others: Iterable[str], name: str) -> bool:
-    """Whether one of the other files takes a name from a module, or is the package's module of that name."""
+def _is_taken(file: str, places: Collection[str], loaded: Collection[str], name: str) -> bool:
+    """Whether one of the loaded files takes a name from a module, or is the package's module of that name.
+
+    The module itself, which lies at ``places``, may ask for its own names as for those of any object.
+    """
     place, modules = Path(file), [Path(file).stem]
+    others = [path for path in loaded if path not in places]
     if place.name == "__init__.py":
         modules = [place.parent.name, ""]
         ends = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
         if any(path.endswith(ends) for path in others):
             return True
-    return any(takes(path, modules, name) for path in others if path.endswith(".py"))
+    return any(takes(path, () if path in places else modules, name) for path in loaded if path.endswith(".py"))
 
 
 def _parts(

@@ -131,8 +131,10 @@ class _Looks:
             (self._after_first if is_first else self._after_all).append((base, head))
             # It decides only what reaches nothing. If nothing that could run differs, a difference is chance.
             decides = self._reached.nothing and not change.is_empty
-            looks = (self._after_first, self._after_all)
-            self.is_uneven = decides and any(change.is_uneven(*zip(*each, strict=True)) for each in looks if each)
+            first, later = ([*zip(*looks, strict=True)] for looks in (self._after_first, self._after_all))
+            self.is_uneven = decides and (
+                change.is_uneven(*first) or (bool(later) and change.is_uneven(*later, always=True))
+            )
 
     def _refuse_unbuilt(self) -> None:
         """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""

@@ -230,6 +230,18 @@ def test_one_side_alone_reports_its_test(tmp_path: Path, name: str, is_uneven: b
     assert change.is_uneven([builders.footprint()], [runs]) is is_uneven
 
 
+def test_what_chance_makes_a_side_meet_is_not_uneven(tmp_path: Path) -> None:
+    """After different numbers of calls: only what a side has met in every look, and the other in none, counts."""
+    side = builders.project(tmp_path).side("HEAD", sys.executable, (), (tmp_path,))
+    change = Change(Sides(side, side, (), (), ()))
+    nothing, rare, other = (builders.footprint(modules=names) for names in ([], ["rare"], ["other"]))
+    assert change.is_uneven([nothing], [rare], always=True)
+    assert change.is_uneven([nothing, other], [rare, rare], always=True)
+    assert change.is_uneven([rare, rare], [nothing, other], always=True)
+    assert not change.is_uneven([nothing, nothing], [rare, nothing], always=True)
+    assert not change.is_uneven([nothing, rare], [rare, rare], always=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "files",
@@ -428,6 +440,14 @@ def test_what_nested_blocks_contain_is_in_a_part_once() -> None:
     text = f"if n == 0:\n    rounds = 0\n{''.join(branches)}"
     (part,) = Source(text).parts.values()
     assert len(part.runs) < 100 * len(text)
+
+
+def test_a_long_table_differs_at_its_line() -> None:
+    """However often its lines repeat."""
+    lines = ["TABLE = ["] + ["    1,", "    2,"] * 5_000 + ["]"]
+    other = [*lines[:7_000], "    3,", *lines[7_001:9_000], *lines[9_050:]]
+    (part,) = parts_changed("\n".join(lines), "\n".join(other))
+    assert part.differs == 7_001
 
 
 @pytest.mark.slow
