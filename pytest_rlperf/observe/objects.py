@@ -20,6 +20,7 @@ _TRANSPARENT = (
     *(CellType, FrameType, classmethod, property, staticmethod, functools.cached_property, functools.partial),
     type(functools.cache(len)),
 )
+_TABLES = (dict, frozenset, list, set, tuple)
 _ORDINARY = ("_frozen_importlib", "importlib.", "zipimport", "_pytest.assertion.")  # loaders that run a module as it is
 _LinesByFile = dict[str, list[int]]
 
@@ -44,6 +45,7 @@ def functions_as_objects(files: Collection[str]) -> AsObjects:
     del found
     holders = gc.get_referrers(*functions.values()) if functions else []
     others = {id(functions), *(id(each.__defaults__) for each in functions.values())}
+    others |= {id(each) for each in _in_namespaces(holders)}
     kept = {each for holder in holders if id(holder) not in others for each in _kept_by(holder, functions)}
     read = (number for number, each in functions.items() if _is_read(each))
     return AsObjects(*(_lines([functions[number] for number in each]) for each in (kept, read)))
@@ -61,6 +63,17 @@ def _kept_by(holder: object, functions: Mapping[int, FunctionType]) -> Iterable[
         # Every wrapper names what it wraps; whatever else keeps the function shows how it runs.
         return [id(each) for name, each in holder.items() if id(each) in functions and name != "__wrapped__"]
     return [id(each) for each in gc.get_referents(holder) if id(each) in functions]
+
+
+def _in_namespaces(holders: Iterable[object]) -> list[object]:
+    """Return those of Python's own containers that a module or a class names: a table from which functions are taken.
+
+    The dict of an object, which may be a compiler's, is only the object's.
+    """
+    found = [each for each in holders if type(each) in _TABLES and not (type(each) is dict and _is_namespace(each))]
+    names = [each for each in gc.get_referrers(*found) if type(each) is dict and _is_namespace(each)] if found else []
+    named = {id(value) for each in names for value in each.values()}
+    return [each for each in found if id(each) in named]
 
 
 def _is_namespace(names: Mapping[object, object]) -> bool:

@@ -12,7 +12,7 @@ BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "va
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
 # it for later, and read its annotations.
-_OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
+_OF_TYPING = {"final", "overload", "override"}
 _OF_ATTRS, _OF_CLASSES = {"attrs", "define", "frozen", "mutable", "s"}, {"dataclass"}
 _TRANSPARENT = {
     _BUILTINS: {"classmethod", "property", "staticmethod"},
@@ -24,6 +24,7 @@ _TRANSPARENT = {
     **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
 }
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))  # the second is new in Python 3.11
 ANY = "*"  # for a module's name: whatever object code asks for a name
 _FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
@@ -94,7 +95,8 @@ class Bindings:
 def names_taken(text: str) -> frozenset[tuple[str, str]]:
     """Return the names that a source takes from modules, each with the last part of the module's name.
 
-    Where code asks whether an object has a name, this may be a module. Elsewhere a name that it lacks is an error.
+    Where code asks whether an object has a name, or for all names of one, this may be a module. Elsewhere a name that
+    it lacks is an error.
     """
     tree = ast.parse(text)
     return frozenset(_taken_in(tree, Bindings(tree)))
@@ -105,13 +107,21 @@ def _taken_in(tree: ast.AST, bound: Bindings) -> Iterator[tuple[str, str]]:
         match node:
             case ast.ImportFrom():
                 yield from ((_last(node.module or ""), alias.name) for alias in node.names)
+            case ast.Attribute(attr="__all__" as name):
+                yield ANY, name
             case ast.Attribute(value=owner, attr=name):
                 yield from ((module, name) for module in bound.modules(owner))
             case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
                 yield ANY, name
-            case ast.Try(body=body):
-                inner = (each for statement in body for each in ast.walk(statement))
-                yield from ((ANY, each.attr) for each in inner if isinstance(each, ast.Attribute))
+        tried = (each for statement in _tried(node) for each in ast.walk(statement))
+        yield from ((ANY, each.attr) for each in tried if isinstance(each, ast.Attribute))
+
+
+def _tried(node: ast.AST) -> list[ast.stmt]:
+    """Return the block of a statement that goes on where the block lacks a name, as below ``contextlib.suppress``."""
+    contexts = [item.context_expr for item in node.items] if isinstance(node, ast.With) else []
+    goes_on = any(isinstance(each, ast.Call) and _last(ast.unparse(each.func)) == "suppress" for each in contexts)
+    return node.body if isinstance(node, _TRIES) or (goes_on and isinstance(node, ast.With)) else []
 
 
 class Names(NamedTuple):

@@ -26,6 +26,7 @@ _BLOCKS = ("body", "orelse", "finalbody")
 ALL = "__all__"
 _NAMES_ALONE = {ALL, "__version__"}  # no code under measurement computes with these
 _STATEMENT = "."  # in the order of a block
+_OF_EACH_CLASS = {"__format__", "__repr__", "__str__"}
 _WORD = re.compile(r"\w+")
 _MAIN_TESTS = ("__name__ == '__main__'", "'__main__' == __name__")
 
@@ -360,9 +361,10 @@ def _evaluated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
 def _left_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     """Return what a function leaves in the body around it: the calls in its defaults and decorators' arguments.
 
-    And its name, if Python checks whether a class has it.
+    And its name, if Python checks whether a class has it. What each class has is seen to run.
     """
-    marks = [_mark(node.name)] if node.name.startswith("__") else []
+    is_special = node.name.startswith("__") and node.name.endswith("__") and node.name not in _OF_EACH_CLASS
+    marks = [_mark(node.name)] if is_special else []
     acting = (ast.Call, ast.NamedExpr)
     values = [each for each in _evaluated(node) if any(isinstance(inner, acting) for inner in ast.walk(each))]
     return [*marks, *map(ast.Expr, values)]
