@@ -18,6 +18,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,6 +196,18 @@ def decided(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     cases = [each["case"] for each in parameters if isinstance(each.get("case"), Case)]
     return Decided(tmp_path_factory.mktemp("reach").resolve(), cases or CASES)
+
+
+def test_the_page_says_how_many_cases_there_are() -> None:
+    """And of each kind."""
+    kinds = Counter(case.expected for case in CASES)
+    said = f"The {len(CASES)} cases in `tests/samples/reach/`"
+    said += (
+        f" are small projects with a change: {kinds['chosen']} must be measured, {kinds['spared']} need not be, and in"
+    )
+    said += f" {kinds['limit']} no"
+    page = PACKAGE.parent / "docs" / "evidence.md"
+    assert said in page.read_text(encoding="utf-8").replace("\n", " ")
 
 
 @expected_to_be("chosen")
