@@ -30,6 +30,7 @@ _CUT = 1.5  # times the least time of the same round in those processes
 _HALF = 0.5  # of the extra time of the slowest rounds: rounds next to them may be a little slower, with cold caches
 _NEAR_ROUNDS = 31  # the usual round is that of so many around it: the machine's pace changes little between them
 
+_LEAST_NS = 1e-9  # a clock may not have moved
 _LEAST = 3  # processes that have made a round
 _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one: noise adds less
 _OWN_FEW, _OWN_MATTERS = 3, 0.02  # expensive rounds of a process's own, and what they add to its mean round
@@ -245,7 +246,7 @@ def _mean(slices: _Slices, dear: _Dear, figure: Callable[[Sequence[float]], floa
     least = [each for start in starts for each in dear[start].values()]
     count = sum(len(slices[start]) for start in starts)
     # As for the unit: where the pace jumps, another average would differ from it even without expensive rounds.
-    typical = trimmed_mean([figure(row) for row in others_of if row], PAIR_TRIM) if others else 1.0
+    typical = _usual([figure(row) for row in others_of if row]) if others else 1.0
     expensive = [slices[start][place] for start in starts for place in dear[start]]
     cut = [min(each, _CUT * usual) for each, usual in zip(expensive, least, strict=True)]
     mean = (sum(cut) + len(others) * typical) / count if least else 1.0
@@ -267,6 +268,11 @@ def _figure_of(rounds: Rounds) -> Callable[[Sequence[float]], float]:
     return statistics.fmean if rounds.is_mean else statistics.median
 
 
+def _usual(figures: Sequence[float]) -> float:
+    """Return the average of slices' figures that a pair's log-ratio compares: the mean call is a multiple of it."""
+    return math.exp(trimmed_mean([math.log(max(each, _LEAST_NS)) for each in figures], PAIR_TRIM))
+
+
 def _relative(rounds: Rounds) -> _Slices:
     """Return the rounds of every slice as multiples of the usual round around it."""
     size = _size(rounds)
@@ -274,7 +280,7 @@ def _relative(rounds: Rounds) -> _Slices:
     figures = [_figure_of(rounds)(row) for row in by_slice]
     near = math.ceil(_NEAR_ROUNDS / size) // 2
     around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
-    usual = [trimmed_mean(each, PAIR_TRIM) for each in around]  # as for a pair, the unit of the mean
+    usual = [_usual(each) for each in around]
     return {
         start: [each / level for each in row] for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)
     }

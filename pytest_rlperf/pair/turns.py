@@ -42,6 +42,7 @@ PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what di
 PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
+_IN_TURN = 3.0  # times the error within blocks
 LONGER_STRETCHES = 12
 _LONGER_LEAST = 6  # stretches, if the calls are so long that all would take more than twice the time
 _READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
@@ -69,14 +70,27 @@ class LogRatios(NamedTuple):
         )
 
     def figure(self) -> float:
-        """Return a pair's figure; from two blocks on, a drifting pace cancels."""
-        return statistics.fmean(trimmed_mean(kind, PAIR_TRIM) for kind in self if kind)
+        """Return a pair's figure; from two blocks on, a drifting pace cancels, unless calls differ in turn."""
+        kinds = (self.within,) if self._differ_in_turn else self
+        return statistics.fmean(trimmed_mean(kind, PAIR_TRIM) for kind in kinds if kind)
 
     def error(self) -> float:
         """Return the standard error of the figure, only by these ratios; infinite for too few."""
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return math.inf
+        if self._differ_in_turn:
+            return _trimmed_error(self.within)
         return _OVERLAP * _trimmed_error([*self.within, *self.between])
+
+    @property
+    def _differ_in_turn(self) -> bool:
+        """Whether successive slices are other work, as of updates of which every second one does more.
+
+        The slices of a block are the same calls of both sides. Noise does not tell blocks from what lies between them.
+        """
+        if len(self.within) < _ERROR_BLOCKS_LEAST:
+            return False
+        return _trimmed_error(self.between) > _IN_TURN * _trimmed_error(self.within)
 
 
 def _trimmed_error(values: Sequence[float]) -> float:
