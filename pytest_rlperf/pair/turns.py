@@ -42,7 +42,7 @@ PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what di
 PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
-_IN_TURN = 3.0  # times the error within blocks
+_IN_TURN, _ERROR_LEAST = 3.0, 1e-6  # times the error within blocks; less is not even the clock's
 LONGER_STRETCHES = 12
 _LONGER_LEAST = 6  # stretches, if the calls are so long that all would take more than twice the time
 _READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
@@ -90,7 +90,7 @@ class LogRatios(NamedTuple):
         """
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return False
-        return _trimmed_error(self.between) > _IN_TURN * _trimmed_error(self.within)
+        return _trimmed_error(self.between) > max(_IN_TURN * _trimmed_error(self.within), _ERROR_LEAST)
 
 
 def _trimmed_error(values: Sequence[float]) -> float:
