@@ -83,6 +83,12 @@ class MeasuredFresh(msgspec.Struct, frozen=True):
     why: str
 
 
+class Unfinished(msgspec.Struct, frozen=True):
+    """The run was stopped before these tests had come to their end, given by their keys."""
+
+    keys: tuple[str, ...]
+
+
 class Doubt(enum.Enum):
     """Why a test may run a part of a change that no process was seen to run."""
 
@@ -200,6 +206,7 @@ Note: TypeAlias = (
     | NotForked
     | NotWatched
     | ShortOfTime
+    | Unfinished
     | UncomparedCounts
     | Untested
     | UntouchedMoved

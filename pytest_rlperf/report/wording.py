@@ -580,13 +580,14 @@ def _untested_text(note: notes.Untested) -> str:
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
     call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
     example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
-    unless = f", unless {_named(note.may)} does, which could not be observed in full" if note.may else ""
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
-    few = f"{len(note.parts)} of {units.counted(note.changed, kind)}{unless}"
+    few = f"the {kind}" if note.changed == 1 else f"{len(note.parts)} of {units.counted(note.changed, kind)}"
+    they = "it" if len(note.may) == 1 else "they"
+    may = f"; {_named(note.may)} may have, as {they} could not be observed in full" if note.may else ""
     end = example if is_little else "the run's JSON lists all of them"
     if note.is_selection:
-        return f"none of the selected tests was seen to run {few}: {names}; tests that are not selected may"
-    return f"no test of this run was seen to run {few}: {names}; {end}{see('writing-tests.md')}"
+        return f"none of the selected tests was seen to run {few}: {names}{may}; tests that are not selected may have"
+    return f"no test of this run was seen to run {few}: {names}{may}; {end}{see('writing-tests.md')}"
 
 
 def _untested_name(part: ChangedPart) -> str:
@@ -629,7 +630,7 @@ def rare_text(outcome: Outcome) -> str:
         )
     if not outcome.has_rare_calls or not result.measured:
         return ""
-    is_live = before is not None and before.measured and outcome.live is not None
+    is_live = before is not None and outcome.before_call_s is not None and outcome.live is not None
     times = [(result.call_s, result.mean_call_s)]
     if is_live:
         assert before is not None
@@ -855,6 +856,8 @@ def _note(note: notes.Note) -> str:
             )
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
+        case notes.Unfinished(keys):
+            return f"the run was stopped before it had a verdict for {units.counted(len(keys), 'test')}: {_named(keys)}"
         case notes.NotWatched(why):
             return f"changed files that only libraries in other languages read are not seen: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):

@@ -23,7 +23,7 @@ from pytest_rlperf.fixtures import asks_late, is_measured, result_key, unmet
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.measured import test_name
-from pytest_rlperf.model.notes import Note, RunProgress, TextNote
+from pytest_rlperf.model.notes import Note, RunProgress, TextNote, Unfinished
 from pytest_rlperf.observe.import_watch import ImportWatch
 from pytest_rlperf.options import Config, usage_error
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
@@ -310,6 +310,9 @@ class MeasuredRun:
             self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
             self._save(session, self._failed | self._xfailed, finished=finished)
+        left = tuple(key for key in map(result_key, session.items) if key not in self._finished)
+        if left and exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+            self._run.note(Unfinished(left))
         complaints = self._end.write(self._failed, self._finished)
         self._run.note(*map(TextNote, complaints))
         if complaints:

@@ -162,6 +162,8 @@ def test_first_failure_stops_the_run(selection: Example) -> None:
     stopped = selection.pytest(*ONE_CALL, "-v", "-x", "-p", "cacheprovider", code=FAILED)
     assert stopped.outcomes == {"test_first": "PASSED", "test_second_fails": "FAILED"}, stopped.text
     assert "stopping after 1 failures" in stopped.out
+    (note,) = stopped.notes("before it had a verdict")
+    assert "test_third_slow" in note
     again = selection.pytest(*ONE_CALL, "-v", "--lf", "--maxfail=2", "-p", "cacheprovider")
     assert again.outcomes == {"test_second_fails": "FAILED"}, again.text
     assert "rerun previous 1 failure" in again.out
