@@ -204,7 +204,7 @@ def test_what_only_the_author_knows_is_left_to_complete(
 
 
 def test_a_constructors_own_defaults_come_first(project: Example) -> None:
-    """A value that a name suggests is given to no parameter that has a default."""
+    """A value that a name suggests is given to no parameter that has a default, but a buffer has room for each size."""
     walks = ENVS.replace("num_envs, episode_length=50", "num_envs=4, max_steps=50, size=64")
     walks = walks.replace("episode_length", "size if size == 64 else None")
     memory = BUFFER.replace("capacity)", "capacity=20_000)")
@@ -212,7 +212,7 @@ def test_a_constructors_own_defaults_come_first(project: Example) -> None:
     assert main(["init"]) == 0
     text = Path("test_perf.py").read_text(encoding="utf-8")
     assert "rlperf_vecenv_step(lambda: Walks())" in text
-    assert "    buffer = Memory()\n" in text
+    assert "    buffer = Memory(capacity=stored)\n" in text
     assert "    for step in range(stored):\n" in text
     assert listed("test_perf.py") == ["test_walks_step", "test_memory_sample"]
 

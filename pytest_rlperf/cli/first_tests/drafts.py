@@ -30,12 +30,13 @@ _UNUSED = "  # noqa: F401"
 _WORD = r"(?<![\w.])\w+\b(?!=)"  # a word that stands for a value
 _NEEDED = {f"{name}.": f"import {name}" for name in ("gymnasium", "pytest", "torch")} | {"np.": "import numpy as np"}
 
+_CAPACITY = ("stored",)
 # Values by parameters' names, for a task with three numbers to observe and one to act with. Further values are tried if
 # the call fails with the first.
 _VALUES: dict[str, tuple[str, ...]] = {
     name: values
     for values, names in {
-        ("stored",): "capacity buffer_size max_size size maxlen max_len memory_size buffer_capacity max_capacity",
+        _CAPACITY: "capacity buffer_size max_size size maxlen max_len memory_size buffer_capacity max_capacity",
         ("3",): "obs_dim state_dim observation_dim ob_dim obs_size state_size observation_size n_obs input_dim",
         ("1",): "act_dim action_dim ac_dim act_size action_size",
         ("2",): "n_actions num_actions",
@@ -172,17 +173,21 @@ def makings(
     function: Callable[..., Any] | None,
     known: Mapping[str, Sequence[Making]],
     uses: tuple[tuple[str, str], ...] = (),
+    *,
+    is_buffer: bool = False,
 ) -> list[Making]:
     """Return the calls of a function or class to try in turn, with values for the parameters without a default.
 
-    ``known`` are the project's own values for some names, which come before the others.
+    ``known`` are the project's own values for some names, which come before the others. A buffer is given its capacity
+    in any case: tests fill it to several sizes.
     """
     chosen: dict[str, list[Making]] = {}
     unknown = []
     defaults: dict[str, Any] = {}
     for parameter in parameters_of(function):
         lower = parameter.name.lower()
-        if parameter.default is not parameter.empty:
+        is_capacity = is_buffer and _VALUES.get(lower) == _CAPACITY
+        if parameter.default is not parameter.empty and not is_capacity:
             defaults[lower] = parameter.default
             continue
         values = [*known.get(lower, ()), *(Making((), value) for value in _VALUES.get(lower, ()))]

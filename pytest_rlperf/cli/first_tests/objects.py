@@ -60,7 +60,7 @@ def buffers(project: OwnProject) -> Iterator[Draft]:
         first = next(iter(names_of(getattr(of, draw, None))), "")
         if not draw or not (first in _BATCH or project.is_wanted(of)):
             continue
-        made = makings(name, of, project.known_in(module), ((module.__name__, name),))
+        made = makings(name, of, project.known_in(module), ((module.__name__, name),), is_buffer=True)
         # Many buffers take the number of an action only.
         filled = [_filled("buffer", of, each) for each in (*made, *(replace(each, acted="step % 2") for each in made))]
         unknown = [*made[0].unknown, *filled[0][1]]

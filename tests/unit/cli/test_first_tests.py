@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.cli.first_tests import trial
-from pytest_rlperf.cli.first_tests.drafts import Draft
+from pytest_rlperf.cli.first_tests.drafts import Draft, makings
 from pytest_rlperf.cli.first_tests.messages import Told, Tried
 from pytest_rlperf.cli.first_tests.search import Search
 
@@ -40,6 +40,15 @@ def test_a_version_that_passes_slowly_is_kept_if_the_last_one_fails(
         found.run()
     assert (found.passed(), found.left(), found.errors) == (["test_work"], [], {})
     assert f"    {kept}\n" in found.text("")
+
+
+def test_a_buffer_is_given_its_capacity_whatever_it_is_by_default() -> None:
+    """Otherwise the sizes to which tests fill it would be one size. Other objects keep their defaults."""
+
+    def make(capacity: int = 20_000, obs_dim: int = 3) -> None: ...
+
+    (buffer,), (other,) = makings("Buffer", make, {}, is_buffer=True), makings("Agent", make, {})
+    assert (buffer.expression, other.expression) == ("Buffer(capacity=stored)", "Agent()")
 
 
 @pytest.mark.parametrize(
