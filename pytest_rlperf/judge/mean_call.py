@@ -30,6 +30,7 @@ _CUT = 1.5  # times the least time of the same round in those processes
 _HALF = 0.5  # of the extra time of the slowest rounds: rounds next to them may be a little slower, with cold caches
 _NEAR_ROUNDS = 31  # the usual round is that of so many around it: the machine's pace changes little between them
 
+_MANY_SLICES = 8  # without one of fewer, a slice that was held up would count for more
 _LEAST_NS = 1e-9  # a clock may not have moved
 _LEAST = 3  # processes that have made a round
 _FEW, _MATTERS = 5, 1.02  # rounds of a pair; the mean round over the usual one: noise adds less
@@ -268,6 +269,11 @@ def _figure_of(rounds: Rounds) -> Callable[[Sequence[float]], float]:
     return statistics.fmean if rounds.is_mean else statistics.median
 
 
+def _even(figures: Sequence[float]) -> Sequence[float]:
+    """Leave out one of an odd number of slices, if they are many: every second one may be dearer."""
+    return figures[:-1] if len(figures) % 2 and len(figures) >= _MANY_SLICES else figures
+
+
 def _usual(figures: Sequence[float]) -> float:
     """Return the average of slices' figures that a pair's log-ratio compares: the mean call is a multiple of it."""
     return math.exp(trimmed_mean([math.log(max(each, _LEAST_NS)) for each in figures], PAIR_TRIM))
@@ -279,7 +285,7 @@ def _relative(rounds: Rounds) -> _Slices:
     by_slice = [rounds.rounds_ns[place : place + size] for place in range(0, len(rounds.rounds_ns), size)]
     figures = [_figure_of(rounds)(row) for row in by_slice]
     near = math.ceil(_NEAR_ROUNDS / size) // 2
-    around = (figures[max(0, place - near) : place + near + 1] for place in range(len(figures)))
+    around = (_even(figures[max(0, place - near) : place + near + 1]) for place in range(len(figures)))
     usual = [_usual(each) for each in around]
     return {
         start: [each / level for each in row] for start, row, level in zip(rounds.starts, by_slice, usual, strict=True)

@@ -42,7 +42,7 @@ PAIR_LEAST_S = 0.3  # the same if the pair's own error is small already: what di
 PAIR_ROUNDS = 13  # least in a pair, within PAIR_S, so that it includes what happens on one call of twelve
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _OVERLAP = math.sqrt(2)  # each slice is in two ratios, so their mean errs by this factor more than it seems
-_IN_TURN, _ERROR_LEAST = 3.0, 1e-6  # times the error within blocks; less is not even the clock's
+_IN_TURN, _ERROR_LEAST = 4.0, 1e-6  # times the lesser error; less is not even the clock's
 LONGER_STRETCHES = 12
 _LONGER_LEAST = 6  # stretches, if the calls are so long that all would take more than twice the time
 _READ_FIRST = 4  # blocks before the first reading of resources; twice as many before each later one
@@ -78,19 +78,24 @@ class LogRatios(NamedTuple):
         """Return the standard error of the figure, only by these ratios; infinite for too few."""
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return math.inf
-        if self._differ_in_turn:
-            return _trimmed_error(self.within)
         return _OVERLAP * _trimmed_error([*self.within, *self.between])
 
     @property
     def _differ_in_turn(self) -> bool:
-        """Whether successive slices are other work, as of updates of which every second one does more.
+        """Whether successive slices of a side are other work, as of updates of which every second one does more.
 
-        The slices of a block are the same calls of both sides. Noise does not tell blocks from what lies between them.
+        The slices of a block are the same calls of both sides. Noise seldom spreads the steps of one side, or what lies
+        between blocks, so much more than the other's, or blocks.
         """
         if len(self.within) < _ERROR_BLOCKS_LEAST:
             return False
-        return _trimmed_error(self.between) > max(_IN_TURN * _trimmed_error(self.within), _ERROR_LEAST)
+        steps = [next_one - before for before, next_one in zip(self.within, self.between, strict=False)]
+        others = [after - next_one for next_one, after in zip(self.between, self.within[1:], strict=True)]
+        within, between, one, other = map(_trimmed_error, (self.within, self.between, steps, others))
+        return any(
+            most > max(_IN_TURN * least, _ERROR_LEAST)
+            for least, most in ((within, between), (one, other), (other, one))
+        )
 
 
 def _trimmed_error(values: Sequence[float]) -> float:
