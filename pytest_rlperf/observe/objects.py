@@ -10,7 +10,7 @@ import functools
 import gc
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from types import CellType, FrameType, FunctionType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import NamedTuple
 
 from pytest_rlperf.observe.observer import paths_of
@@ -45,7 +45,8 @@ def functions_as_objects(files: Collection[str]) -> AsObjects:
     del found
     holders = gc.get_referrers(*functions.values()) if functions else []
     others = {id(functions), *(id(each.__defaults__) for each in functions.values())}
-    others |= {id(each) for each in _in_namespaces(holders)}
+    named = _named_in(names) if any(type(each) in _TABLES for each in holders) else set()
+    others |= {id(each) for each in holders if type(each) in _TABLES and id(each) in named}
     kept = {each for holder in holders if id(holder) not in others for each in _kept_by(holder, functions)}
     read = (number for number, each in functions.items() if _is_read(each))
     return AsObjects(*(_lines([functions[number] for number in each]) for each in (kept, read)))
@@ -65,15 +66,15 @@ def _kept_by(holder: object, functions: Mapping[int, FunctionType]) -> Iterable[
     return [id(each) for each in gc.get_referents(holder) if id(each) in functions]
 
 
-def _in_namespaces(holders: Iterable[object]) -> list[object]:
-    """Return those of Python's own containers that a module or a class names: a table from which functions are taken.
+def _named_in(files: Collection[str]) -> set[int]:
+    """Return the ids of all that modules with these files name, and their classes.
 
-    The dict of an object, which may be a compiler's, is only the object's.
+    A container of Python's own among them is a table, from which the modules' code takes functions to call them.
     """
-    found = [each for each in holders if type(each) in _TABLES and not (type(each) is dict and _is_namespace(each))]
-    names = [each for each in gc.get_referrers(*found) if type(each) is dict and _is_namespace(each)] if found else []
-    named = {id(value) for each in names for value in each.values()}
-    return [each for each in found if id(each) in named]
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    found = [value for each in modules if vars(each).get("__file__") in files for value in vars(each).values()]
+    inner = [value for each in found if isinstance(each, type) for value in vars(each).values()]
+    return {id(each) for each in (*found, *inner)}
 
 
 def _is_namespace(names: Mapping[object, object]) -> bool:

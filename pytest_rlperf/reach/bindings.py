@@ -12,7 +12,7 @@ BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "va
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
 # it for later, and read its annotations.
-_OF_TYPING = {"final", "overload", "override"}
+_OF_TYPING = {"final", "overload", "override", "runtime_checkable"}
 _OF_ATTRS, _OF_CLASSES = {"attrs", "define", "frozen", "mutable", "s"}, {"dataclass"}
 _TRANSPARENT = {
     _BUILTINS: {"classmethod", "property", "staticmethod"},
@@ -26,6 +26,7 @@ _TRANSPARENT = {
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
 _TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))  # the second is new in Python 3.11
 ANY = "*"  # for a module's name: whatever object code asks for a name
+_PROTOCOLS = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("Protocol",))}
 _FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
 
@@ -84,7 +85,10 @@ class Bindings:
         return ()
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-        """Whether a decorator may run something made from a function or a method in its place."""
+        """Whether something else than a call may use a function or a class's methods, as a decorator may."""
+        bases = node.bases if isinstance(node, ast.ClassDef) else []
+        if any(self._is_of(each.value if isinstance(each, ast.Subscript) else each, _PROTOCOLS) for each in bases):
+            return True  # isinstance asks for all of its methods
         called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
         return not all(
             self._is_of(each, _TRANSPARENT) or (isinstance(each, ast.Attribute) and each.attr in _OF_PROPERTIES)
@@ -113,15 +117,18 @@ def _taken_in(tree: ast.AST, bound: Bindings) -> Iterator[tuple[str, str]]:
                 yield from ((module, name) for module in bound.modules(owner))
             case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
                 yield ANY, name
-        tried = (each for statement in _tried(node) for each in ast.walk(statement))
+        tried = (each for statement in _tried(node, bound) for each in ast.walk(statement))
         yield from ((ANY, each.attr) for each in tried if isinstance(each, ast.Attribute))
 
 
-def _tried(node: ast.AST) -> list[ast.stmt]:
+def _tried(node: ast.AST, bound: Bindings) -> list[ast.stmt]:
     """Return the block of a statement that goes on where the block lacks a name, as below ``contextlib.suppress``."""
-    contexts = [item.context_expr for item in node.items] if isinstance(node, ast.With) else []
-    goes_on = any(isinstance(each, ast.Call) and _last(ast.unparse(each.func)) == "suppress" for each in contexts)
-    return node.body if isinstance(node, _TRIES) or (goes_on and isinstance(node, ast.With)) else []
+    if isinstance(node, _TRIES):
+        return node.body if node.handlers else []
+    if not isinstance(node, ast.With):
+        return []
+    calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+    return node.body if any("suppress" in bound.modules(each.func) for each in calls) else []
 
 
 class Names(NamedTuple):

@@ -238,10 +238,11 @@ class Change:
         return is_function and part.file in {self._in_tree(self._name(place)) for place in paths_of(counts.file)}
 
     def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint], *, always: bool = False) -> bool:
-        """Whether only one side has run, read or loaded something by the end of the same number of calls.
+        """Whether only one side has run, read or loaded something.
 
-        Modules of both sides count if they were loaded in another order: one may act by what another has done. If sides
-        have made different numbers of calls, chance may do that: then only what a side has ``always`` met counts.
+        After the same number of calls, modules of both sides count, too, if they were loaded in another order: one may
+        act by what another has done. After different numbers, chance decides what a side meets: then only what all of
+        its processes have ``always`` met counts, and none of the other side's.
         """
         base, head = list(base), list(head)
         if always:

@@ -638,7 +638,7 @@ def rare_text(outcome: Outcome) -> str:
     usual, mean = (", was ".join(units.seconds(each[place]) for each in times) for place in (0, 1))
     rare = None if outcome.live is None else outcome.live.rare_calls
     each = ""
-    if rare is not None:
+    if rare is not None and (is_live or rare.head_s > (1 + RARE) * result.call_s):
         takes, was = f"takes {units.seconds(rare.head_s)}", f", was {units.seconds(rare.base_s)}" * is_live
         if is_live and rare.head_s <= (1 + RARE) * result.call_s:  # today they are as other calls
             takes, was = f"took {units.seconds(rare.base_s)}", ""
@@ -857,7 +857,7 @@ def _note(note: notes.Note) -> str:
         case notes.NotForked(why):
             return f"every process was a new interpreter, which takes longer: {shown(why)}"
         case notes.Unfinished(keys):
-            return f"the run was stopped before it had a verdict for {units.counted(len(keys), 'test')}: {_named(keys)}"
+            return f"the run was stopped before it had reported {units.counted(len(keys), 'test')}: {_named(keys)}"
         case notes.NotWatched(why):
             return f"changed files that only libraries in other languages read are not seen: {shown(why)}"
         case notes.UnmatchedAllowance(allowance, near):

@@ -310,8 +310,12 @@ class MeasuredRun:
             self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
             self._save(session, self._failed | self._xfailed, finished=finished)
-        left = tuple(key for key in map(result_key, session.items) if key not in self._finished)
-        if left and exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+        left = tuple(key for key in map(result_key, self._end.items.values()) if key not in self._finished)
+        if (
+            left
+            and self._settings.ray is None
+            and exitstatus in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+        ):
             self._run.note(Unfinished(left))
         complaints = self._end.write(self._failed, self._finished)
         self._run.note(*map(TextNote, complaints))

@@ -162,7 +162,7 @@ def test_first_failure_stops_the_run(selection: Example) -> None:
     stopped = selection.pytest(*ONE_CALL, "-v", "-x", "-p", "cacheprovider", code=FAILED)
     assert stopped.outcomes == {"test_first": "PASSED", "test_second_fails": "FAILED"}, stopped.text
     assert "stopping after 1 failures" in stopped.out
-    (note,) = stopped.notes("before it had a verdict")
+    (note,) = stopped.notes("before it had reported")
     assert "test_third_slow" in note
     again = selection.pytest(*ONE_CALL, "-v", "--lf", "--maxfail=2", "-p", "cacheprovider")
     assert again.outcomes == {"test_second_fails": "FAILED"}, again.text

@@ -378,7 +378,7 @@ def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: st
         out, _ = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, out
     assert "KeyboardInterrupt" in out
-    assert re.search(rf"before it had a verdict for \d tests?: test_{test}", " ".join(out.split()))
+    assert re.search(rf"before it had reported \d tests?: test_{test}", " ".join(out.split()))
     assert not running(pids(example, "up"))
     assert pids(example, "down") == pids(example, "up")
     assert example.left_over() == []

@@ -179,7 +179,7 @@ def makings(
     """Return the calls of a function or class to try in turn, with values for the parameters without a default.
 
     ``known`` are the project's own values for some names, which come before the others. A buffer is given its capacity
-    in any case: tests fill it to several sizes.
+    first: tests fill it to several sizes.
     """
     chosen: dict[str, list[Making]] = {}
     unknown = []
@@ -187,10 +187,11 @@ def makings(
     for parameter in parameters_of(function):
         lower = parameter.name.lower()
         is_capacity = is_buffer and _VALUES.get(lower) == _CAPACITY
-        if parameter.default is not parameter.empty and not is_capacity:
+        if parameter.default is not parameter.empty and not (is_capacity and isinstance(parameter.default, int)):
             defaults[lower] = parameter.default
             continue
         values = [*known.get(lower, ()), *(Making((), value) for value in _VALUES.get(lower, ()))]
+        values = values[::-1] if is_capacity else values
         named = set(re.findall(r"\w+", str(parameter.annotation)))
         values = [value for value in values if value.bases & named] or values
         if not values and parameter.annotation in (bool, "bool"):
@@ -202,7 +203,9 @@ def makings(
         _making(name, {each: row[min(index, len(row) - 1)] for each, row in chosen.items()}, defaults, uses, unknown)
         for index in range(count)
     ]
-    return [replace(each, expression=_with_names(each.expression, function)) for each in made]
+    made = [replace(each, expression=_with_names(each.expression, function)) for each in made]
+    others = makings(name, function, known, uses) if is_buffer else []
+    return [*made, *(each for each in others if each not in made)]
 
 
 def _with_names(call: str, function: Callable[..., Any] | None) -> str:
