@@ -367,6 +367,9 @@ def test_a_report_shows_both_calls_where_they_differ(wording: Wording) -> None:
     assert [rare_text(outcome), rare_text(with_rare_calls(1.0, 1.5))] == wording
     gone = rare_text(with_rare_calls(3.0, 1.0, RareCalls(50.4, 0.101, 0.001)))
     assert gone.endswith("a call on average 1.00 ms, was 3.00 ms: 1 of 50 took 101 ms")
+    other = with_rare_calls(3.0, 1.0, RareCalls(50.4, 0.101, 0.001))  # medians that the pairs do not confirm
+    unlike = replace(other, verdict=builders.verdict(Status.SLOWER, 1.2))
+    assert rare_text(unlike) == "a usual call takes 1.00 ms; a call on average 1.00 ms"
 
 
 def test_a_new_result_with_rare_calls_is_said_to_be_stored_where_it_is_said_to_be_new() -> None:
