@@ -65,9 +65,7 @@ def _changed(was: Part | None, now: Part | None, file: str) -> ChangedPart:
 
 def _first_difference(was: str, now: str) -> int:
     """Return how many lines of ``now`` come before the first that differs from ``was``."""
-    if not was or not now:
-        return 0
-    if was == now:
+    if not was or not now or was == now:
         return 0
     pairs = zip_longest(was.split("\n"), now.split("\n"))
     return next(number for number, (ours, theirs) in enumerate(pairs) if ours != theirs)

@@ -630,17 +630,18 @@ def rare_text(outcome: Outcome) -> str:
         )
     if not outcome.has_rare_calls or not result.measured:
         return ""
-    is_live = before is not None and outcome.before_call_s is not None and outcome.live is not None
+    is_live = outcome.before_call_s is not None and outcome.live is not None
     times = [(result.call_s, result.mean_call_s)]
     if is_live:
         assert before is not None
         times.append((before.call_s, before.mean_call_s))
     usual, mean = (", was ".join(units.seconds(each[place]) for each in times) for place in (0, 1))
     rare = None if outcome.live is None else outcome.live.rare_calls
+    is_gone = rare is not None and rare.head_s <= (1 + RARE) * result.call_s  # today they are as other calls
     each = ""
-    if rare is not None and (is_live or rare.head_s > (1 + RARE) * result.call_s):
+    if rare is not None and (is_live or not is_gone):
         takes, was = f"takes {units.seconds(rare.head_s)}", f", was {units.seconds(rare.base_s)}" * is_live
-        if is_live and rare.head_s <= (1 + RARE) * result.call_s:  # today they are as other calls
+        if is_gone:
             takes, was = f"took {units.seconds(rare.base_s)}", ""
         each = f": 1 of {rare.one_of:.0f} {takes}{was}"
     return f"a usual call takes {usual}; a call on average {mean}{each}"
