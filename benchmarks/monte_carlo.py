@@ -188,6 +188,7 @@ class ManyTests:
         self._level = policy.alpha / policy.tests
         self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
         self._expected = live.PLACED_SPREAD if placed else live.UNPLACED_SPREAD
+        self._sds = np.array(self._expected.sds)
         tails = ((1 - CONFIDENCE) / 2, self._level)
         counts = range(self._least, self._most + 2)
         self._widths = {count: [_width(self._expected, count, tail) for tail in tails] for count in counts}
@@ -273,18 +274,21 @@ class ManyTests:
         return found
 
     def _chance_table(self, count: int) -> scipy.interpolate.RegularGridInterpolator:
-        known = [self._expected.after(squares, count - 1) for squares in _SQUARES[::3].tolist()]
-        table = [self._decided(_MEANS, np.array(spread.sds), count) @ spread.chances for spread in known]
+        table = self._chances_of_sds(_SQUARES[::3], count) @ self._decided(_MEANS, self._sds, count).T
         return scipy.interpolate.RegularGridInterpolator(
-            (np.log(_SQUARES[::3]), _MEANS), np.array(table), bounds_error=False, fill_value=None
+            (np.log(_SQUARES[::3]), _MEANS), table, bounds_error=False, fill_value=None
         )
 
     def _chance(self, distance: Array, squares: Array, count: int) -> Array:
         """Return the chance of a verdict by the most pairs."""
-        sds, prior = np.array(self._expected.sds), np.array(self._expected.chances)
-        logs = np.log(prior) - (count - 1) * np.log(sds) - squares[:, None] / (2 * sds**2)
+        found: Array = (self._chances_of_sds(squares, count) * self._decided(distance, self._sds, count)).sum(axis=1)
+        return found
+
+    def _chances_of_sds(self, squares: Array, count: int) -> Array:
+        """Return the chance of each standard deviation after pairs with these squared deviations: a row each."""
+        logs = np.log(self._expected.chances) - (count - 1) * np.log(self._sds) - squares[:, None] / (2 * self._sds**2)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        found: Array = (weights * self._decided(distance, sds, count)).sum(axis=1) / weights.sum(axis=1)
+        found: Array = weights / weights.sum(axis=1, keepdims=True)
         return found
 
     def _decided(self, distance: Array, sds: Array, count: int) -> Array:
@@ -306,8 +310,14 @@ class ManyTests:
 @cache
 def _width(expected: Spread, count: int, tail: float) -> scipy.interpolate.CubicSpline:
     """Return the logarithm of half an interval's width by that of the squared deviations; the policies share it."""
-    widths = [expected.after(squares, count - 1).half_width(count, tail) for squares in _SQUARES.tolist()]
+    widths = [known.half_width(count, tail) for known in _known(expected, count)]
     return scipy.interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
+
+
+@cache
+def _known(expected: Spread, count: int) -> list[Spread]:
+    """Return the spread after so many pairs, for each of ``_SQUARES``; bounds at all levels share it."""
+    return [expected.after(squares, count - 1) for squares in _SQUARES.tolist()]
 
 
 def _log(squares: Array) -> Array:

@@ -25,6 +25,7 @@ from pytest_rlperf.report.wording import message, rare_text
 
 SLICES, ROUNDS, USUAL_NS = 20, 80, 90_000
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
+Times = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # of the calls of these numbers, as multiples of the usual
 
 
 def steady(generator: np.random.Generator, rounds: int) -> NDArray[np.float64]:
@@ -39,26 +40,24 @@ def shared(generator: np.random.Generator, rounds: int) -> NDArray[np.float64]:
     return steady(generator, rounds) * pace + held_up
 
 
-def process(seed: int, noise: Noise, times: Callable[[int], float], start: int = 100, iterations: int = 1) -> Rounds:
-    """Return the rounds of a process, whose calls of these numbers take ``times`` as long as usual."""
-    starts = [start + number * ROUNDS * iterations for number in range(SLICES)]
-    calls = [first + number * iterations for first in starts for number in range(ROUNDS)]
-    work = np.array([sum(times(call + each) for each in range(iterations)) / iterations for call in calls])
-    taken = work * noise(np.random.default_rng(seed), len(calls))
-    return Rounds(iterations, tuple(starts), tuple(int(USUAL_NS * each) for each in taken), is_mean=False)
+def process(seed: int, noise: Noise, times: Times, start: int = 100, iterations: int = 1) -> Rounds:
+    """Return the rounds of a process, whose calls take ``times`` as long as usual."""
+    rounds = SLICES * ROUNDS
+    calls = start + np.arange(rounds * iterations).reshape(rounds, iterations)
+    taken = times(calls).mean(axis=1) * noise(np.random.default_rng(seed), rounds)
+    starts = tuple(calls[::ROUNDS, 0].tolist())
+    return Rounds(iterations, starts, tuple((USUAL_NS * taken).astype(int).tolist()), is_mean=False)
 
 
-def compared(
-    base: Callable[[int], float], head: Callable[[int], float], noise: Noise, pairs: int = 3
-) -> list[PairRecord]:
+def compared(base: Times, head: Times, noise: Noise, pairs: int = 3) -> list[PairRecord]:
     """Return pairs whose typical calls take as long on both sides."""
     rounds = [[process(2 * pair, noise, base), process(2 * pair + 1, noise, head)] for pair in range(pairs)]
     return MeanCalls(rounds).added_to([builders.pair(0.0)] * pairs)
 
 
-def each(period: int, dear: float) -> Callable[[int], float]:
+def each(period: int, dear: float) -> Times:
     """Return the times of calls, one of ``period`` of which takes ``dear`` times as long as the others."""
-    return lambda call: 1.0 if call % period else dear
+    return lambda calls: np.where(calls % period, 1.0, dear)
 
 
 @pytest.mark.parametrize("noise", [steady, shared])
@@ -72,9 +71,7 @@ def each(period: int, dear: float) -> Callable[[int], float]:
         pytest.param(each(60, 1000.0), each(60, 2.0), -998 / 1059, id="a reset that got faster"),
     ],
 )
-def test_rare_calls_are_in_the_change(
-    base: Callable[[int], float], head: Callable[[int], float], change: float, noise: Noise
-) -> None:
+def test_rare_calls_are_in_the_change(base: Times, head: Times, change: float, noise: Noise) -> None:
     """The change is that of all time over all calls, on a quiet machine and on one that others use."""
     for ratio in log_ratios(compared(base, head, noise)):
         assert math.expm1(ratio) == pytest.approx(change, abs=0.02, rel=0.1)
@@ -154,10 +151,10 @@ def test_calls_that_differ_in_turn_take_their_average(costs: Sequence[float], ca
     assert max(map(abs, ratios)) < 0.025
 
 
-def by_chance(seed: int, share: float, dear: float) -> Callable[[int], float]:
+def by_chance(seed: int, share: float, dear: float) -> Times:
     """Return the times of calls, a share of which is dear by the seed's chance."""
     is_dear = np.random.default_rng(seed).random(10_000) < share
-    return lambda call: dear if is_dear[call] else 1.0
+    return lambda calls: np.where(is_dear[calls], dear, 1.0)
 
 
 @pytest.mark.parametrize(("period", "dear"), [pytest.param(100, 50.0, marks=pytest.mark.slow), (40, 10.0)])
@@ -242,7 +239,7 @@ def test_what_only_the_machine_does_is_in_no_mean_call() -> None:
         pytest.param(each(400, 200.0), each(1, 1.0), id="gone"),
     ],
 )
-def test_dear_calls_that_have_not_moved_have_none(base: Callable[[int], float], head: Callable[[int], float]) -> None:
+def test_dear_calls_that_have_not_moved_have_none(base: Times, head: Times) -> None:
     """What comes at the same calls, is new or gone is no matter of chance."""
     assert [pair.moved_error for pair in compared(base, head, steady)] == [0.0] * 3
 
@@ -298,8 +295,8 @@ def test_collections_are_part_of_the_mean_call() -> None:
 def test_rare_calls_are_described(iterations: int) -> None:
     """One of so many calls takes so long; that the call after it finds cold caches makes it no other one."""
 
-    def with_cold_caches(dear: float) -> Callable[[int], float]:
-        return lambda call: dear if call % 320 == 0 else 1.0 + 0.15 * (call % 320 <= iterations)
+    def with_cold_caches(dear: float) -> Times:
+        return lambda calls: np.where(calls % 320, 1.0 + 0.15 * (calls % 320 <= iterations), dear)
 
     rounds = [
         [

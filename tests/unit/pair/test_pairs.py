@@ -53,7 +53,7 @@ class Simulated(FakeWorker):
         self.placed: list[int] = []
         self.kernels: list[bool] = []
         self.begins_after: list[tuple[int, bool]] = []
-        self.rare: Callable[[int], float] = lambda call: 1.0  # by the number of the call, how much longer it takes
+        self.rare: Callable[[int], float] | None = None  # by the number of the call, how much longer it takes
         self.collects, self.collecting_s = 0, 0.0  # collections in a slice, and what they take in a call
         self.priced: list[int] = []
         self._made = 0
@@ -104,17 +104,7 @@ class Simulated(FakeWorker):
             call_s *= self.pace(self._taken)
             self._taken += 1
         calls = self._shape.iterations * self._shape.rounds
-        rounds_ns = [
-            round(
-                1e9
-                * call_s
-                * sum(
-                    self.rare(self._made + number * self._shape.iterations + call)
-                    for call in range(self._shape.iterations)
-                )
-            )
-            for number in range(self._shape.rounds)
-        ]
+        rounds_ns = [round(1e9 * call_s * usual) for usual in self._rounds()]
         first_call, self._made = self._made, self._made + calls
         self._clock.advance(calls * call_s)
         phases = tuple(Phase(path, 1.0, share * call_s, share * call_s, "host") for path, share in self.phases.items())
@@ -134,6 +124,14 @@ class Simulated(FakeWorker):
             first_call=first_call,
             rounds_ns=tuple(rounds_ns) if kind is SliceKind.PLAIN else (),
         )
+
+    def _rounds(self) -> list[float]:
+        """Return what each round of the next slice takes, in usual calls."""
+        size, rounds = self._shape.iterations, self._shape.rounds
+        if self.rare is None:
+            return [float(size)] * rounds
+        starts = range(self._made, self._made + rounds * size, size)
+        return [sum(map(self.rare, range(start, start + size))) for start in starts]
 
     def cpu_s(self) -> float:
         return self.idle * self._clock.now_ns / 1e9
