@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+Node = TypeVar("Node", bound=ast.AST)
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pytest_rlperf"
 # The rooms from the ground up: a module imports its own room and those before it. Every module has a room.
@@ -120,10 +124,15 @@ class Module:
     path: str
     tree: ast.Module
     imports: tuple[Import, ...]
+    nodes: dict[type[ast.AST], list[ast.AST]]
 
     def within(self, *places: str) -> bool:
         """Whether the module is one of ``places``, or lies in one."""
         return any(self.name == place or self.name.startswith(f"{place}.") for place in places)
+
+    def all(self, kind: type[Node]) -> list[Node]:
+        """Return all nodes of a kind, wherever they stand in the module."""
+        return [node for node in self.nodes.get(kind, ()) if isinstance(node, kind)]
 
     def at(self, line: int, finding: str) -> str:
         return f"{self.path}:{line}: {finding}"
@@ -138,6 +147,12 @@ class _ImportFinder(ast.NodeVisitor):
         self._known = known
         self._in_function = False
         self._typing_only = False
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Visit the statements in a statement: no expression imports anything."""
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            for child in getattr(node, part, ()):
+                self.visit(child)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         outside, self._in_function = self._in_function, True
@@ -191,7 +206,10 @@ def parse_modules(sources: dict[str, str]) -> list[Module]:
         full = f"{PACKAGE}.{name}".removesuffix(".")
         finder = _ImportFinder(full if path.endswith("__init__.py") else full.rpartition(".")[0], known)
         finder.visit(tree)
-        modules.append(Module(name, f"{PACKAGE}/{path}", tree, tuple(finder.found)))
+        nodes: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in ast.walk(tree):
+            nodes.setdefault(type(node), []).append(node)
+        modules.append(Module(name, f"{PACKAGE}/{path}", tree, tuple(finder.found), nodes))
     return modules
 
 
@@ -280,11 +298,14 @@ def a_path_says_in_which_process_a_line_runs(modules: list[Module]) -> list[str]
 def the_engine_has_no_locks(modules: list[Module]) -> list[str]:
     """Engine: the run is one loop, and a pair is a process: nothing is locked, signalled or put into a pool."""
     return [
-        module.at(node.lineno, f"has {node.attr if isinstance(node, ast.Attribute) else node.id}")
+        module.at(line, f"has {name}")
         for module in modules
         if module.within(*PROCESSES, "spawn", "wire")
-        for node in ast.walk(module.tree)
-        if (isinstance(node, ast.Attribute) and node.attr in LOCKS) or (isinstance(node, ast.Name) and node.id in LOCKS)
+        for line, name in (
+            *((node.lineno, node.attr) for node in module.all(ast.Attribute)),
+            *((node.lineno, node.id) for node in module.all(ast.Name)),
+        )
+        if name in LOCKS
     ]
 
 
@@ -294,9 +315,8 @@ def what_is_broken_off_closes_itself(modules: list[Module]) -> list[str]:
         module.at(node.lineno, f"catches {caught}")
         for module in modules
         if module.within("run") and not module.within("run.schedule")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.ExceptHandler)
-        and (caught := "everything" if node.type is None else ast.unparse(node.type))
+        for node in module.all(ast.ExceptHandler)
+        if (caught := "everything" if node.type is None else ast.unparse(node.type))
         and any(name in caught for name in ("everything", "BaseException", "GeneratorExit"))
     ]
 
@@ -304,11 +324,11 @@ def what_is_broken_off_closes_itself(modules: list[Module]) -> list[str]:
 def nobody_on_a_tests_way_is_called_back(modules: list[Module]) -> list[str]:
     """Engine: on a test's way nothing gives its own methods away in a partial, or is a protocol of callbacks."""
     return [
-        module.at(getattr(node, "lineno", 1), f"has {node.id}")
+        module.at(node.lineno, f"has {node.id}")
         for module in modules
         if module.within(*WAY, *WAY_TO_PROCESSES)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Name) and node.id in {"partial", "Protocol"}
+        for node in module.all(ast.Name)
+        if node.id in {"partial", "Protocol"}
     ]
 
 
@@ -318,9 +338,8 @@ def labels_decide_nothing(modules: list[Module]) -> list[str]:
         module.at(node.lineno, f"compares {ast.unparse(node)}")
         for module in modules
         if module.within(*PROCESSES)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        for node in module.all(ast.Call)
+        if isinstance(node.func, ast.Attribute)
         and node.func.attr in {"startswith", "endswith"}
         and isinstance(node.func.value, ast.Attribute)
         and node.func.value.attr == "name"
@@ -387,11 +406,7 @@ def state_lives_in_timers(modules: list[Module]) -> list[str]:
     for module in modules:
         if module.within("timers", "devices", "compat", "observe.audit"):
             continue
-        findings += [
-            module.at(node.lineno, f"rebinds {', '.join(node.names)}")
-            for node in ast.walk(module.tree)
-            if isinstance(node, ast.Global)
-        ]
+        findings += [module.at(node.lineno, f"rebinds {', '.join(node.names)}") for node in module.all(ast.Global)]
         findings += [
             module.at(node.lineno, f"holds {ast.unparse(node)}")
             for node in module.tree.body
@@ -407,7 +422,7 @@ def functions_are_short(modules: list[Module]) -> list[str]:
     return [
         module.at(node.lineno, f"{node.name} has {node.end_lineno - node.lineno + 1} lines")
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in (*module.all(ast.FunctionDef), *module.all(ast.AsyncFunctionDef))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno >= LONGEST_FUNCTION
@@ -421,9 +436,8 @@ def frozen_records_are_structs(modules: list[Module]) -> list[str]:
         module.at(node.lineno, f"{node.name} is a frozen dataclass")
         for module in modules
         if not module.within(*DATACLASSES)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.ClassDef)
-        and any("dataclass(frozen" in ast.unparse(decorator) for decorator in node.decorator_list)
+        for node in module.all(ast.ClassDef)
+        if any("dataclass(frozen" in ast.unparse(decorator) for decorator in node.decorator_list)
     ]
 
 
@@ -447,9 +461,20 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Make many nodes without the garbage collector, which takes twice as long as their parser."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
-    found = parse_modules(sources_of(ROOT / PACKAGE))
+    with uncollected():
+        found = parse_modules(sources_of(ROOT / PACKAGE))
     assert {"", "model", "timers.tree", "judge.stats", "plugin"} <= {module.name for module in found}
     return found
 
@@ -480,44 +505,57 @@ def test_a_breach_is_found(rule: Rule, source: str) -> None:
     assert len(rule(parse_modules({**row, **last, "run/measure.py": source}))) == 1
 
 
-def modules_loaded_by(statements: str) -> set[str]:
-    """Return the modules in a fresh interpreter after ``statements``."""
-    code = f"{statements}\nimport sys\nprint(*sys.modules)"
+def modules_loaded_by(*statements: str) -> list[set[str]]:
+    """Return the modules of a fresh interpreter after each of the ``statements``."""
+    code = "\n".join(["import sys", *(f"{each}\nprint(*sys.modules)" for each in statements)])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    return set(result.stdout.split())
+    return [{*line.split()} for line in result.stdout.splitlines()]
 
 
-def loaded_by(statements: str) -> set[str]:
-    """Return the top-level modules in a fresh interpreter after ``statements``."""
-    return {name.partition(".")[0] for name in modules_loaded_by(statements)}
+def libraries_of(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
 
 
-def test_importing_the_plugin_loads_nothing_heavy() -> None:
+@pytest.fixture(scope="module")
+def loaded_by_the_plugin() -> tuple[set[str], set[str]]:
+    """Return the modules that a fresh interpreter has by pytest, and with the plugin."""
+    own, all_of_them = modules_loaded_by("import pytest", "import pytest_rlperf.plugin")
+    return own, all_of_them
+
+
+def test_importing_the_plugin_loads_nothing_heavy(loaded_by_the_plugin: tuple[set[str], set[str]]) -> None:
     """A run without --rlperf pays for none of the libraries that measuring needs."""
-    assert not loaded_by("import pytest, pytest_rlperf, pytest_rlperf.plugin") & (HEAVY - loaded_by("import pytest"))
+    own, loaded = map(libraries_of, loaded_by_the_plugin)
+    assert not loaded & (HEAVY - own)
 
 
-def test_importing_the_plugin_loads_few_modules() -> None:
+def test_importing_the_plugin_loads_few_modules(loaded_by_the_plugin: tuple[set[str], set[str]]) -> None:
     """They are those of the options and the fixtures: none that describes what a run has found."""
-    loaded = modules_loaded_by("import pytest, pytest_rlperf.plugin") - modules_loaded_by("import pytest")
+    own, all_of_them = loaded_by_the_plugin
+    loaded = all_of_them - own
     assert not loaded & {"statistics", "fractions"}
     assert {name for name in loaded if name.startswith(f"{PACKAGE}.")} == LOADED_BY_THE_PLUGIN
 
 
 def test_importing_the_package_loads_no_pytest() -> None:
     """Timers can live in production code, where pytest is not installed."""
-    assert PACKAGE in (loaded := loaded_by("from pytest_rlperf import *"))
+    timers, loaded = map(
+        libraries_of,
+        modules_loaded_by("from pytest_rlperf import hierarchical_timer, timed", "from pytest_rlperf import *"),
+    )
+    assert PACKAGE in timers
+    assert not timers & HEAVY
     assert not loaded & ((HEAVY - {"msgspec"}) | {"pytest", "_pytest"})
-    assert not loaded_by("from pytest_rlperf import hierarchical_timer, timed") & HEAVY
 
 
 def test_every_test_says_what_holds() -> None:
     """A test has a docstring; the name of a test's helper may be enough."""
-    found = [
-        f"{path.name}: {node.name}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if "samples" not in path.parts
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
-    ]
+    with uncollected():
+        found = [
+            f"{path.name}: {node.name}"
+            for path in sorted((ROOT / "tests").rglob("*.py"))
+            if "samples" not in path.parts
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
+        ]
     assert found == []
