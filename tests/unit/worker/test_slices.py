@@ -244,7 +244,7 @@ def test_calls_that_take_much_longer_than_in_the_other_process_end_warming_up_in
 def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool, threshold: int) -> None:
     """Warming up freezes objects, which a collection in a slice does not walk; none that the code asks for is none."""
     usual = gc.get_threshold()
-    kept = [{"number": number} for number in range(100_000)]
+    kept = [{"number": number} for number in range(20_000)]
 
     def call() -> None:
         if asks:
@@ -261,7 +261,7 @@ def test_a_full_collection_costs_what_it_costs_with_all_objects(asks: bool, thre
     finally:
         gc.set_threshold(*usual)
         subject.thaw()
-    assert len(kept) == 100_000
+    assert len(kept) == 20_000
     assert (own_s > 2 * frozen_s) if asks else (own_s == 0.0)
 
 
