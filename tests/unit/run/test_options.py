@@ -271,10 +271,16 @@ OLD = {
 
 
 @pytest.mark.parametrize("given", OLD)
-def test_a_name_of_an_earlier_version_says_the_new_one(tmp_path: Path, given: str) -> None:
+def test_a_name_of_an_earlier_version_says_the_new_one(pytester: pytest.Pytester, given: str) -> None:
     """A flag or a setting of an ini file that was renamed, or went, is one usage error with what to write."""
-    error = usage_error(Example(tmp_path, {"test_it.py": MEASURED}), "--rlperf", given)
-    assert re.search(rf"ERROR: \S+ is gone: write .*{re.escape(OLD[given])}", error)
+    pytester.makepyfile(test_it=MEASURED)
+    run = pytester.runpytest_inprocess("--rlperf", given)
+    assert run.ret == USAGE
+    assert re.search(rf"^ERROR: \S+ is gone: write .*{re.escape(OLD[given])}", run.stderr.str(), re.MULTILINE)
+    for text in (run.stdout.str(), run.stderr.str()):
+        assert "Traceback" not in text
+        assert "INTERNALERROR" not in text
+    assert not (pytester.path / "baselines").exists()
 
 
 @pytest.mark.parametrize(("marker", "now"), [("gate=False", "fail"), ("setup_time=9", "setup_timeout")])

@@ -257,7 +257,7 @@ def check_history(history: History, scratch: Path) -> None:
 _SETTINGS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 
-@settings(max_examples=80, derandomize=True, **_SETTINGS)
+@settings(max_examples=40, derandomize=True, **_SETTINGS)
 @given(history=HISTORIES)
 def test_every_job_ends_and_gives_back_what_it_had(tmp_path_factory: pytest.TempPathFactory, history: History) -> None:
     """Whatever processes do: no lane is had twice, and no driver stays with a test that is over."""
