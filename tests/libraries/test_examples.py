@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from shutil import copytree
@@ -12,7 +14,7 @@ import pytest
 from library_checks import EXAMPLES, example
 
 from pytest_rlperf.cli.init import library_tests
-from pytest_rlperf.components.libraries import Library, libraries
+from pytest_rlperf.components.libraries import libraries
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -44,6 +46,7 @@ ALL = (
     Example("torchrl", "torchrl", 6, ("test_joint_sac",)),
     Example("your_own", "numpy", 6),
 )
+STARTED = {library.module: library for library in libraries() if library.starter}
 
 
 def test_every_example_is_tried() -> None:
@@ -76,8 +79,21 @@ def shown(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
 
 
 def test_it_passes(shown: Example, pytester: pytest.Pytester) -> None:
-    """Unmeasured, as in an ordinary run."""
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=shown.tests)
+    """Unmeasured, as in an ordinary run; so do the tests that `rlperf init` writes for the library, beside it."""
+    expected = {"test_example"}
+    if shown.name in STARTED:
+        pytester.makepyfile(test_starter=library_tests(STARTED[shown.name]))
+        expected.add("test_starter")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rA")
+    assert result.parseoutcomes().keys() - {"warning", "warnings"} == {"passed"}
+    passed = Counter(re.findall(r"^PASSED .*?(\w+)\.py::", result.stdout.str(), re.MULTILINE))
+    assert passed.keys() == expected
+    assert passed["test_example"] == shown.tests
+
+
+def test_every_librarys_first_tests_are_tried() -> None:
+    """Each library that `rlperf init` writes tests for has an example of its name, which they are run beside."""
+    assert STARTED.keys() <= {each.name for each in ALL}
 
 
 @pytest.mark.slow
@@ -91,17 +107,3 @@ def test_it_is_measured(shown: Example, pytester: pytest.Pytester) -> None:
     run = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
     assert len(run["tests"]) == measured
     assert all(test["result"]["items"] > 0 for test in run["tests"].values())
-
-
-@pytest.mark.parametrize("library", [each for each in libraries() if each.starter], ids=lambda each: each.name)
-def test_its_first_tests_pass(library: Library, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests that `rlperf init` writes for a library, each unmeasured."""
-    for module in ("torch", "gymnasium", library.module):
-        if find_spec(module) is None:
-            pytest.skip(f"needs {module}")
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    text = library_tests(library)
-    pytester.makepyfile(test_starter=text)
-    pytester.makeconftest("import torch; torch.set_num_threads(1)")
-    outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider").parseoutcomes()
-    assert outcome.keys() - {"warning", "warnings"} == {"passed"}

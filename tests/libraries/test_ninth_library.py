@@ -73,7 +73,7 @@ def test_its_steps_are_counted(gridlab: Any) -> None:
     assert {found.value for found in tally.repetitions[0] if found.name == "env_steps"} == {3}
 
 
-@pytest.mark.slow  # test_examples: test_its_first_tests_pass
+@pytest.mark.slow  # test_examples: test_it_passes
 def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
     """`rlperf init` writes those of its module in its own project."""
     pytester.makeconftest(PLUGIN.replace(f"sys.path.insert(0, {str(NINTH)!r})\n", ""))
