@@ -295,7 +295,8 @@ def environment(**changes: str) -> dict[str, str]:
 
 def git(directory: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:
     """Run git in a directory as a made-up author, and return its output."""
-    settings = ("user.name=A", "user.email=a@example.org", "commit.gpgsign=false", "init.defaultBranch=main")
+    settings = ["user.name=A", "user.email=a@example.org", "commit.gpgsign=false", "init.defaultBranch=main"]
+    settings.append("maintenance.auto=false")  # or each commit starts another git
     options = [option for setting in settings for option in ("-c", setting)]
     done = subprocess.run(
         ["git", *options, *arguments], cwd=directory, env=env, capture_output=True, text=True, timeout=60, check=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -260,18 +261,61 @@ def test_broken_entry_is_built_again(cache: Cache, how: str) -> None:
 # In a process of its own for each step of the cache's writers, that step fails or is the process's last: an open, a
 # rename, a removal, a new directory, a changed time. Then the entry is used, and the cache emptied. Prints the steps.
 _FAULTY = source("sides_cache/faulty.py")
+_FAULTS = ("full disk", "kill")
+_LEAST = {"nothing": 8, "an old entry": 3, "a broken entry": 8}  # steps
+# Runs that for all cases, whose imports take as long as the rest of it; prints how each ended and what it said.
+_ALL_FAULTY = """
+import json, os, sys, traceback
+import pytest_rlperf.sides.cache
+
+code, cases = sys.argv[1], json.loads(sys.argv[2])
+ended = []
+for case in cases:
+    said, saying = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(saying, 1)
+        sys.argv[1:] = case
+        try:
+            exec(code, {})
+            sys.stdout.flush()
+        except BaseException:
+            os.write(1, traceback.format_exc().encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(saying)
+    with open(said) as text:
+        ended.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.read()))
+print(json.dumps(ended))
+"""
 
 
-@pytest.mark.parametrize("fault", ["full disk", "kill"])
-@pytest.mark.parametrize(("before", "least"), [("nothing", 8), ("an old entry", 3), ("a broken entry", 8)])
-def test_fault_at_any_step_leaves_the_old_entry_or_the_new_one(
-    cache: Cache, fault: str, before: str, least: int
-) -> None:
-    """Whichever step of the writers fails or is the last, the next run finds a whole entry or builds one."""
-    argv = [sys.executable, "-c", _FAULTY, str(cache.directory), fault, before]
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[int, str]]:
+    """Run all cases of faults; return how each ended and what it said."""
+    top, cases = tmp_path_factory.mktemp("faulty"), [(fault, before) for before in _LEAST for fault in _FAULTS]
+    arguments = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(top / "cache"))
+        for number, case in enumerate(cases):
+            opened = open_cache(top / str(number))
+            arguments.append((str(opened.directory), *case))
+            opened.close()
+    argv = [sys.executable, "-c", _ALL_FAULTY, _FAULTY, json.dumps(arguments)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert least <= int(done.stdout) < 199
+    return dict(zip(cases, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.parametrize(("before", "least"), _LEAST.items())
+def test_fault_at_any_step_leaves_the_old_entry_or_the_new_one(
+    faulty: dict[tuple[str, str], tuple[int, str]], fault: str, before: str, least: int
+) -> None:
+    """Whichever step of the writers fails or is the last, the next run finds a whole entry or builds one."""
+    code, said = faulty[fault, before]
+    assert code == 0, said
+    assert least <= int(said) < 199
 
 
 def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

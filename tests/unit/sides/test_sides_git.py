@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import trees
+from pytest_rlperf.sides.environment import parent_state
 from pytest_rlperf.sides.git import Commit, Listing, NoRepositoryError, Repository, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import Preparation
 from pytest_rlperf.sides.programs import run
@@ -39,11 +41,18 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@functools.cache
+def empty(directory: Path) -> Path:
+    """Make a repository without a commit in a directory, for all tests of a run."""
+    made = Path(tempfile.mkdtemp(dir=directory))
+    git(made, "init", "--quiet", "--initial-branch=main", "--template=")
+    return made
+
+
 class Tree:
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, scratch: Path) -> None:
         self.top = top
-        top.mkdir(parents=True, exist_ok=True)
-        self.git("init", "--quiet", "--initial-branch=main")
+        shutil.copytree(empty(scratch), top, dirs_exist_ok=True)
 
     def git(self, *arguments: str) -> str:
         return git(self.top, *arguments)
@@ -56,12 +65,14 @@ class Tree:
         self.write(**files)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", "change")
-        return self.git("rev-parse", "HEAD")
+        head = (self.top / ".git/HEAD").read_text(encoding="utf-8").strip()
+        _, is_branch, name = head.partition("ref: ")
+        return (self.top / ".git" / name).read_text(encoding="utf-8").strip() if is_branch else head
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "tree")
+    return Tree(tmp_path / "tree", tmp_path.parent)
 
 
 def files_of(top: Path, *names: str) -> dict[str, str]:
@@ -198,7 +209,7 @@ def test_without_git_a_repository_or_a_commit_it_says_so(
         prepare("main", project)
     with wording.raises(SideError):
         prepare("main", project)
-    Tree(project.rootdir)
+    Tree(project.rootdir, tmp_path.parent)
     with wording.raises(SideError):
         prepare("main", project)
 
@@ -364,9 +375,9 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tree: Tree, wording: 
 @pytest.fixture
 def superproject(tmp_path: Path) -> Tree:
     """Make a repository with a submodule that has moved on since its first commit."""
-    library = Tree(tmp_path / "library")
+    library = Tree(tmp_path / "library", tmp_path.parent)
     library.commit(code="1")
-    tree = Tree(tmp_path / "tree")
+    tree = Tree(tmp_path / "tree", tmp_path.parent)
     tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.top), "vendor/library")
     tree.commit(**{"test_x.py": ""})
     submodule = tree.top / "vendor/library"
@@ -569,7 +580,7 @@ def test_files_of_runs_are_not_the_trees(tree: Tree, monkeypatch: pytest.MonkeyP
 def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is the tree as one moment had it; a tree that never rests is an error."""
     monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(trees, "_ATTEMPTS", 4)
+    monkeypatch.setattr(trees, "_ATTEMPTS", 3)
     tree.commit(**{"a.py": "1", "b.py": "1", "test_x.py": ""})
     copied, times = trees.copy, 0
 
@@ -582,11 +593,11 @@ def test_a_tree_that_changes_meanwhile_is_copied_again(tree: Tree, monkeypatch: 
 
     tree.write(**{"a.py": "2", "b.py": "2"})
     monkeypatch.setattr(trees, "copy", edit)
-    times = 3
+    times = 2
     sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
     assert files_of(tree_of(sides.head), "a.py", "b.py") == {"a.py": "0", "b.py": "2"}
     times = 1000
-    with pytest.raises(SideError, match=r"kept changing while it was copied, a\.py at the last of 4 times"):
+    with pytest.raises(SideError, match=r"kept changing while it was copied, a\.py at the last of 3 times"):
         prepare("HEAD", builders.project(tree.top, "test_x.py"))
 
 
@@ -652,6 +663,7 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
     assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
 
 
+installed = functools.cache(parent_state)  # nothing is installed here: one look at all that is there will do
 BUILT = "\x7fELF, of which nobody knows what it was built from"
 
 
@@ -661,6 +673,7 @@ def test_what_may_go_into_a_build_is_no_question_of_its_ending(
     """Flags and what sources include may; modules may not, but for those that are compiled as they stand or build."""
     monkeypatch.setattr("pytest_rlperf.sides.prepare.build_into", lambda *_, **__: None)
     monkeypatch.setattr("pytest_rlperf.sides.prepare.needs_isolation", lambda *_: False)
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.parent_state", installed)
     into: tuple[str, ...] = (
         "Makefile",
         "csrc/rounds.inl",
@@ -707,6 +720,7 @@ def test_what_a_project_does_not_build_is_noted(
 
     monkeypatch.setattr("pytest_rlperf.sides.prepare.build_into", build_into)
     monkeypatch.setattr("pytest_rlperf.sides.prepare.needs_isolation", lambda *_: False)
+    monkeypatch.setattr("pytest_rlperf.sides.prepare.parent_state", installed)
     tree.commit(**{"setup.py": "1", "Makefile": "1", ".gitignore": "*.so\n", "test_x.py": ""})
     tree.write(**{"Makefile": "2", "libsim.so": BUILT})
     sides = prepare("HEAD", builders.project(tree.top, "test_x.py"))
@@ -814,8 +828,12 @@ def test_contents_are_converted_alike_on_both_sides(tree: Tree, how: str) -> Non
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
-def test_filter_that_fails_is_an_error(tree: Tree, required: str, wording: Wording) -> None:
+def test_filter_that_fails_is_an_error(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, required: str, wording: Wording
+) -> None:
     """A filter that does not work in a clone, as one that needs a key, is refused in one sentence that names it."""
+    monkeypatch.setattr(trees, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(trees, "_ATTEMPTS", 2)
     tree.commit(**{"mylib.py": "BEFORE\n", "test_x.py": "", ".gitattributes": "*.py filter=made-up\n"})
     filtered(tree, "test -f .git/key && sed s/BEFORE/AFTER/", "required", required)
     (tree.top / ".git/key").touch()
@@ -845,7 +863,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tree: Tree, tmp_path: Path
 def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: Wording) -> None:
     """A directory that is not there, is today's tree, or is no checkout, is no side."""
     (tmp_path / "plain").mkdir()
-    Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
+    Tree(tmp_path / "tree", tmp_path.parent).commit(**{"test_x.py": ""})
     with wording.raises(SideError):
         prepare(spec, builders.project(tmp_path / "tree", "test_x.py"))
 
