@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +15,47 @@ from pytest_rlperf.cli.first_tests.messages import Told, Tried
 from pytest_rlperf.cli.first_tests.search import Search
 
 DRAFT = Draft("mine.py:1", "mine:work", "rlperf", "test_work", (("mine", "work"),), (("first",), ("other",), ("last",)))
-LOOK = "import os, shutil, sys; from pytest_rlperf.cli.first_tests import look; look._refuse_writing(sys.argv[1]); "
+
+# In a process of its own for each text of code, runs it where nothing may be written below ``in``; prints, as JSON, how
+# each has ended and what it has said.
+LOOK = """
+import json, os, shutil, sys, traceback
+from pytest_rlperf.cli.first_tests import look
+
+ended = []
+for number, code in enumerate(json.loads(sys.argv[1])):
+    said, saying = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(saying, 2)
+        os.chdir(str(number))
+        look._refuse_writing(os.path.abspath("in"))
+        try:
+            exec(code)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(saying)
+    with open(said) as text:
+        ended.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.read()))
+print(json.dumps(ended))
+"""
+WRITES = {
+    "open('in/new', 'w')": True,
+    "os.mkdir('in/new')": True,
+    "os.remove('in/file')": True,
+    "os.remove('in/link')": True,
+    "os.symlink('/nowhere', 'in/new')": True,
+    "os.rename('out/file', 'in/new')": True,
+    "os.rename('in/file', 'out/new')": True,
+    "shutil.rmtree('in/below')": True,
+    "shutil.rmtree('out')": False,
+    "os.chdir('in'); shutil.rmtree('../out')": False,
+    "os.symlink('in/file', 'out/new')": False,
+    "open('in/link', 'a').close()": False,
+    "open('in/file').close()": False,
+}
 
 
 @pytest.mark.parametrize(("of_last", "kept"), [("", "last"), ("ValueError: no", "first")])
@@ -52,34 +92,36 @@ def test_a_buffer_is_given_its_capacity_whatever_it_is_by_default() -> None:
     assert [each.expression for each in makings("Agent", make, {})] == ["Agent()"]
 
 
-@pytest.mark.parametrize(
-    ("writes", "is_refused"),
-    [
-        ("open('in/new', 'w')", True),
-        ("os.mkdir('in/new')", True),
-        ("os.remove('in/file')", True),
-        ("os.remove('in/link')", True),
-        ("os.symlink('/nowhere', 'in/new')", True),
-        ("os.rename('out/file', 'in/new')", True),
-        ("os.rename('in/file', 'out/new')", True),
-        ("shutil.rmtree('in/below')", True),
-        ("shutil.rmtree('out')", False),
-        ("os.chdir('in'); shutil.rmtree('../out')", False),
-        ("os.symlink('in/file', 'out/new')", False),
-        ("open('in/link', 'a').close()", False),
-        ("open('in/file').close()", False),
-    ],
-)
-def test_a_module_that_is_imported_writes_nothing_in_the_project(tmp_path: Path, writes: str, is_refused: bool) -> None:
+def files_of(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, bool]]:
+    """Run all that writes; return of each how it ended, what it said, and whether the files are those of before."""
+    top = tmp_path_factory.mktemp("written")
+    places = [top / str(number) for number in range(len(WRITES))]
+    for place in places:
+        for name in ("in/below", "out/below"):
+            (place / name).mkdir(parents=True)
+        for name in ("in/file", "in/below/file", "out/file", "out/below/file"):
+            (place / name).touch()
+        (place / "in/link").symlink_to(place / "out/file")
+    before = [files_of(place / "in") for place in places]
+    command = [sys.executable, "-c", LOOK, json.dumps([*WRITES])]
+    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    stayed = [files_of(place / "in") == names for place, names in zip(places, before, strict=True)]
+    ended = zip(WRITES, json.loads(done.stdout), stayed, strict=True)
+    return {writes: (code, said, is_as_before) for writes, (code, said), is_as_before in ended}
+
+
+@pytest.mark.parametrize(("writes", "is_refused"), WRITES.items())
+def test_a_module_that_is_imported_writes_nothing_in_the_project(
+    written: dict[str, tuple[int, str, bool]], writes: str, is_refused: bool
+) -> None:
     """Whatever writes, by whichever of its paths; elsewhere it may."""
-    for name in ("in/below", "out/below"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("in/file", "in/below/file", "out/file", "out/below/file"):
-        (tmp_path / name).touch()
-    (tmp_path / "in/link").symlink_to(tmp_path / "out/file")
-    before = sorted((tmp_path / "in").rglob("*"))
-    command = [sys.executable, "-c", LOOK + writes, str(tmp_path / "in")]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, check=False)
-    assert ("PermissionError: rlperf init lets no module write" in done.stderr) == is_refused, done.stderr
-    assert done.returncode == int(is_refused), done.stderr
-    assert sorted((tmp_path / "in").rglob("*")) == before
+    code, said, is_as_before = written[writes]
+    assert ("PermissionError: rlperf init lets no module write" in said) == is_refused, said
+    assert code == int(is_refused), said
+    assert is_as_before

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import git
 from logs import acting
 
 import pytest_rlperf
+from pytest_rlperf import cli
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import for_log
 
@@ -85,6 +89,14 @@ COMMANDS = {
 }
 
 
+@pytest.fixture
+def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all commands of a test share the parser, which takes longer to make than most commands take."""
+    monkeypatch.setattr(cli, "make_parser", functools.cache(cli.make_parser))
+
+
+# The slow cases have every place, the others each 8th or, of small files, each 2nd, which leaves out none of the texts.
+@pytest.mark.usefixtures("one_parser")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize(
     ("name", "command"), [(name, command) for name, commands in COMMANDS.items() for command in commands]
@@ -98,7 +110,7 @@ def test_no_string_of_a_file_acts(
         document["shard"] = {"number": 1, "count": 1, "collected": [*document["tests"]], "common": {"tests": "all"}}
     path = tmp_path / "file.json"
     found, codes = [], Counter[int]()
-    for number, place in list(enumerate(places(document)))[:: step if name == "run.json" else 1]:
+    for number, place in list(enumerate(places(document)))[:: step if name == "run.json" else min(step, 2)]:
         text = HOSTILE[number % len(HOSTILE)]
         path.write_text(json.dumps(changed(document, place, text)), encoding="utf-8")
         codes[main([*command.split(), str(path)])] += 1
@@ -109,9 +121,25 @@ def test_no_string_of_a_file_acts(
     assert codes.total() > codes[4] > 3
 
 
+@pytest.fixture(scope="module")
+def with_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a repository with one version of a baseline: `rlperf history` reads all that there are."""
+    top = tmp_path_factory.mktemp("with-history")
+    git(top, "init", "--quiet")
+    (top / "baselines/default").mkdir(parents=True)
+    shutil.copy(SAMPLES / "baseline.json", top / "baselines/default/linux-00000000.json")
+    git(top, "add", "--all")
+    git(top, "commit", "--quiet", "--message", "store")
+    return top
+
+
+@pytest.mark.usefixtures("one_parser")
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_argument_of_a_command_acts(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_no_argument_of_a_command_acts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, with_history: Path, text: str
+) -> None:
     """A file, a test, a choice, an option and a command that are not there are named in errors that do nothing."""
+    monkeypatch.chdir(with_history)
     commands = [[text], ["show", text], ["show", f"{text}.json"], ["show", "--format", text], ["show", f"--{text}"]]
     commands += [[name, text] for name in ("tree", "merge", "history")]
     for command in commands:
@@ -156,11 +184,22 @@ def writing(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, bool]]:
         name = f"{scope}.{node.name}".lstrip(".") if isinstance(node, ast.ClassDef | ast.FunctionDef) else scope
         yield from writing(node, name)
         if isinstance(node, ast.FunctionDef):
-            called = {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+            functions = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+            called = {ast.unparse(each) for each in functions if _MAY_WRITE.search(last_name(each))}
             if any(_WRITES.search(function) for function in called):
                 yield name, "for_log" in called
 
 
+def last_name(function: ast.expr) -> str:
+    """Return the name by which a function is called, or the attribute; texts of all calls would take long."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+_NAMES = r"print|write_line|line|write|UsageError|exit|\w*Warning"  # of all that _WRITES finds
+_MAY_WRITE = re.compile(rf"^({_NAMES}|for_log)$")
+_MAY_BE_CALLED = re.compile(rf"\b({_NAMES})\s*\(")
 _WRITES = re.compile(
     r"^print$|\.write_line$|^tw\.line$|(reporter|stdout|stderr|_file)\.write$|\.UsageError$|Warning$|^self\.exit$"
 )
@@ -170,8 +209,8 @@ def test_what_writes_makes_its_text_safe() -> None:
     """Every function that writes to a terminal or a log, or makes an error that pytest prints, calls for_log."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for name, is_safe in writing(tree):
+        text = path.read_text(encoding="utf-8")
+        for name, is_safe in writing(ast.parse(text)) if _MAY_BE_CALLED.search(text) else ():
             found[f"{path.relative_to(PACKAGE).as_posix()}: {name}"] = is_safe
     assert {name for name, is_safe in found.items() if not is_safe} == EXEMPT.keys()
     assert {"cli/command.py: print_text", "cli/command.py: complain", "options.py: usage_error"} <= found.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -9,11 +10,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from builders import git
@@ -221,41 +223,66 @@ def scratch(
     message: str = "change",
     max_time: float = 2,
     own: Mapping[str, str] = MappingProxyType({}),
+    *,
+    origin: bool = False,
 ) -> Path:
     """Return a checkout as GitHub makes it for a pull request: the merge of a branch with ``change`` into main.
 
-    Main has a library and its test, and ``own`` files.
+    Main has a library and its test, and ``own`` files. With ``origin``, what it was fetched from is beside it.
     """
-    origin, checkout = directory / "origin", directory / "checkout"
-    for name, text in {
-        "pyproject.toml": PYPROJECT.format(max_time=max_time),
-        "constraints.txt": "",
-        "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=4000),
-        "tests/test_perf.py": TEST,
-        ".gitignore": "__pycache__\n.pytest_cache\n",
-        **own,
-    }.items():
-        (origin / name).parent.mkdir(parents=True, exist_ok=True)
-        (origin / name).write_text(text, encoding="utf-8")
-    git(origin, "init", "--quiet")
-    git(origin, "add", "--all")
-    git(origin, "commit", "--quiet", "--message", "main")
+    made = merged(directory.parent, tuple(change.items()), message, max_time, tuple(own.items()))
+    for name in ("origin", "checkout") if origin else ("checkout",):
+        shutil.copytree(made / name, directory / name)
+    return directory / "checkout"
+
+
+Texts: TypeAlias = tuple[tuple[str, str], ...]  # of files, by their names
+
+
+@functools.cache
+def merged(scratches: Path, change: Texts, message: str, max_time: float, own: Texts) -> Path:
+    """Return a directory with ``origin`` and ``checkout``, which finds the former beside it: tests get copies."""
+    made = Path(tempfile.mkdtemp(dir=scratches))
+    origin, checkout = made / "origin", made / "checkout"
+    shutil.copytree(only_main(scratches, max_time, own), origin)
     git(origin, "switch", "--quiet", "--create", "branch")
-    for name, text in change.items():
-        (origin / name).parent.mkdir(parents=True, exist_ok=True)
-        (origin / name).write_text(text, encoding="utf-8")
+    put(origin, dict(change))
     git(origin, "add", "--all")
     git(origin, "commit", "--quiet", "--allow-empty", "--message", message)
     git(origin, "switch", "--quiet", "--detach", "main")
     git(origin, "merge", "--quiet", "--no-ff", "--message", "merge", "branch")
     git(origin, "update-ref", "refs/pull/1/merge", "HEAD")
     git(origin, "switch", "--quiet", "main")
-    checkout.mkdir()
-    git(checkout, "init", "--quiet")
-    git(checkout, "remote", "add", "origin", str(origin))
-    git(checkout, "fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*", "refs/pull/1/merge")
+    git(made, "init", "--quiet", "--template=", "checkout")
+    git(checkout, "config", "remote.origin.url", "../origin")
+    packed = ("-c", "fetch.unpackLimit=1")  # of two files, which are soon copied
+    git(checkout, *packed, "fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*", "refs/pull/1/merge")
     git(checkout, "checkout", "--quiet", "--detach", "FETCH_HEAD")
-    return checkout
+    return made
+
+
+@functools.cache
+def only_main(scratches: Path, max_time: float, own: Texts) -> Path:
+    """Return a repository with one commit."""
+    made = Path(tempfile.mkdtemp(dir=scratches))
+    files = {
+        "pyproject.toml": PYPROJECT.format(max_time=max_time),
+        "constraints.txt": "",
+        "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=4000),
+        "tests/test_perf.py": TEST,
+        ".gitignore": "__pycache__\n.pytest_cache\n",
+    }
+    put(made, {**files, **dict(own)})
+    git(made, "init", "--quiet", "--template=")
+    git(made, "add", "--all")
+    git(made, "commit", "--quiet", "--message", "main")
+    return made
+
+
+def put(directory: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
@@ -348,7 +375,7 @@ def test_action_compares_a_pull_request_with_its_base(
 def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     """The baseline's steps: the measuring job stores figures, the other one pushes them and opens a pull request."""
     jobs = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]
-    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
+    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1, origin=True))
     runner.add_python()
     git(runner.workspace, "checkout", "--quiet", "--detach", "origin/main")
     install_this = load(ROOT / "action.yml")["runs"]["steps"][:1]  # which a library has among its dependencies
@@ -743,7 +770,7 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
     What is slower is so by half, which a busy machine does not hide either.
     """
     library = '"""The same work, reworded."""\n' + LIBRARY.format(rounds=rounds)
-    runner = Runner(tmp_path, scratch(tmp_path, {"scratch_library.py": library}, message, max_time=30))
+    runner = Runner(tmp_path, scratch(tmp_path, {"scratch_library.py": library}, message, max_time=30, origin=True))
     runner.add_python()
     result = runner.gate(install="true")
     print(result.text, result.summary, sep="\n")  # noqa: T201 - what a person looks at

@@ -339,12 +339,33 @@ test = []
 }
 
 
-@pytest.mark.parametrize(("files", "project", "commands", "python", "cached"), SHAPES.values(), ids=SHAPES)
+@pytest.fixture(scope="module")
+def fitting(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Write the workflows of all shapes."""
+    return {
+        shape: write(tmp_path_factory.mktemp("shape"), files, project) for shape, (files, project, *_) in SHAPES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def audited(fitting: dict[str, tuple[Path, Path]]) -> subprocess.CompletedProcess[str]:
+    """Audit the workflows of all shapes by one process; what it says names the file."""
+    return audit(*(path for paths in fitting.values() for path in paths))
+
+
+@pytest.mark.parametrize(
+    ("shape", "commands", "python", "cached"), [(shape, *of[2:]) for shape, of in SHAPES.items()], ids=SHAPES
+)
 def test_workflows_fit_the_project(
-    tmp_path: Path, files: dict[str, str], project: str, commands: list[str], python: str, cached: list[str]
+    fitting: dict[str, tuple[Path, Path]],
+    audited: subprocess.CompletedProcess[str],
+    shape: str,
+    commands: list[str],
+    python: str,
+    cached: list[str],
 ) -> None:
     """They install the project with what its tests need, by a Python that it supports, and no linter has a finding."""
-    paths = write(tmp_path, files, project)
+    paths = fitting[shape]
     upgraded = [line.replace(" install ", " install --upgrade --upgrade-strategy eager ") for line in commands]
     assert installs(paths[0]) == commands
     assert installs(paths[1]) == [*commands[:-1], upgraded[-1]]
@@ -356,7 +377,7 @@ def test_workflows_fit_the_project(
         assert "~" not in text.replace("=~", "")
         assert [finding for lint in LINTS for finding in lint(load(path), text, path.name)] == []
     assert is_valid(*paths)
-    assert (result := audit(*paths)).returncode == 0, result.stdout
+    assert audited.returncode == 0, audited.stdout
 
 
 def test_the_audit_has_findings(tmp_path: Path) -> None:
