@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from itertools import pairwise
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,7 @@ def assert_short(text: str) -> None:
 
 
 @given(st.dictionaries(words, entries, min_size=1, max_size=3))
-@settings(max_examples=15)  # entries have many fields
+@settings(max_examples=10)  # entries have many fields
 def test_any_entry_survives_the_file(entries: dict[str, StoredResult]) -> None:
     """Whatever was measured reads back, to five significant digits, and once read it is stored exactly."""
     with tempfile.TemporaryDirectory() as directory:
@@ -392,39 +392,27 @@ def test_pairs_of_many_sessions_are_pooled_and_fade(store: Store) -> None:
     assert keep(store, "5", pairs=PairSpread(2e-4, 40.0)).pairs == PairSpread(2e-4, 40.0)
 
 
-_SAVE_ROUNDS = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[1].split(':')
-from test_store import HERE, ORIGIN, Store, stored
-store, name = Store(Path(sys.argv[2]), "default", HERE), sys.argv[3]
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(12):
-    key = f"{name} {number}"
-    store.write(key, ORIGIN, {key: stored(key, key)})
-"""
+def save_rounds(root: Path, name: str, begin: Barrier) -> None:
+    store = Store(root, "default", HERE)
+    begin.wait(60)
+    for number in range(12):
+        key = f"{name} {number}"
+        store.write(key, ORIGIN, {key: stored(key, key)})
 
 
 def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     """Two processes that store figure after figure in one file leave all of them there."""
-    place = [f"{Path(__file__).parent}:{builders.TESTS}/helpers", str(store.directory.parent)]
+    context = multiprocessing.get_context("fork")
+    begin = context.Barrier(2)
     savers = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SAVE_ROUNDS, *place, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        context.Process(target=save_rounds, args=(store.directory.parent, name, begin), daemon=True)
         for name in ("one", "other")
     ]
     for saver in savers:
-        assert saver.stdout is not None
-        assert saver.stdout.readline() == "ready\n"
+        saver.start()
     for saver in savers:
-        assert saver.stdin is not None
-        saver.stdin.write("go\n")
-        saver.stdin.flush()
-    for saver in savers:
-        saver.communicate(timeout=120)
-        assert saver.returncode == 0
+        saver.join(120)
+        assert saver.exitcode == 0
     baseline = read(store)
     assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(12)}
 

@@ -186,7 +186,7 @@ class Child:
     """A process that ends with the object."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
     def __del__(self) -> None:
         assert self.process.stdin is not None

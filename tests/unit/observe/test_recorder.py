@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,14 +43,23 @@ ELSEWHERE = """
     def shared():
         pass
 """
+# In a process of its own for each case; exits with 10 where a name was met, with 11 where it was not.
 PROGRAM = """
+    import json, os, sys
     from pytest_rlperf.observe.recorder import FunctionRecorder
 
-    recorder = FunctionRecorder()
-    from library import Buffer, save
-    Buffer().{called}()
-    print(recorder.has_met(frozenset([{name!r}])))
+    met = []
+    for called, name in json.loads(sys.argv[1]):
+        child = os.fork()
+        if not child:
+            recorder = FunctionRecorder()
+            from library import Buffer, save
+            getattr(Buffer(), called)()
+            os._exit(10 if recorder.has_met(frozenset([name])) else 11)
+        met.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(json.dumps(met))
 """
+MET, NOT_MET = 10, 11
 RUN_BY_PYTEST = """
     from pytest_rlperf.observe.recorder import FunctionRecorder
 
@@ -64,31 +74,42 @@ RUN_BY_PYTEST = """
 """
 
 
-@pytest.mark.parametrize(
-    ("called", "name", "expected"),
-    [
-        ("flush", "load", True),
-        ("grow", "load", False),  # that function has not run
-        ("grow", "save", False),  # bodies that have run define it, and import it
-        ("grow", "flush", False),
-        ("grow", "grow", True),  # the class's body reads it
-        ("call", "save", True),
-        ("run", "finish", True),  # a text within a constant
-        ("grow", "finish", False),
-        ("grow", "evaluate", True),  # a text of a body
-        ("grow", "late", True),  # imported by another name
-        ("grow", "shared", False),
-    ],
-)
-def test_code_that_has_run_has_a_name(tmp_path: Path, called: str, name: str, expected: bool) -> None:
-    """A function's definition is no use of its name, nor is an import."""
-    program = PROGRAM.format(called=called, name=name)
-    write(tmp_path, {"elsewhere.py": ELSEWHERE, "library.py": LIBRARY, "program.py": program})
-    command = [sys.executable, str(tmp_path / "program.py")]
+CASES = {
+    ("flush", "load"): True,
+    ("grow", "load"): False,  # that function has not run
+    ("grow", "save"): False,  # bodies that have run define it, and import it
+    ("grow", "flush"): False,
+    ("grow", "grow"): True,  # the class's body reads it
+    ("call", "save"): True,
+    ("run", "finish"): True,  # a text within a constant
+    ("grow", "finish"): False,
+    ("grow", "evaluate"): True,  # a text of a body
+    ("grow", "late"): True,  # imported by another name
+    ("grow", "shared"): False,
+}
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
+    """Run all cases; return the exit codes of their processes."""
+    texts = {"elsewhere.py": ELSEWHERE, "library.py": LIBRARY, "program.py": PROGRAM}
+    program = write(tmp_path_factory.mktemp("recorded"), texts) / "program.py"
+    command = [sys.executable, str(program), json.dumps([*CASES])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == str(expected)
+    return dict(zip(CASES, json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("called", "name", "expected"), [(called, name, expected) for (called, name), expected in CASES.items()]
+)
+def test_code_that_has_run_has_a_name(
+    codes: dict[tuple[str, str], int], called: str, name: str, expected: bool
+) -> None:
+    """A function's definition is no use of its name, nor is an import."""
+    assert codes[called, name] == (MET if expected else NOT_MET)
+
+
+@pytest.mark.usefixtures("alone")
 def test_what_runs_a_test_has_no_name_of_its(tmp_path: Path) -> None:
     """Words such as ``update`` stand in any of pytest's functions, which calls nothing by them while a call is made."""
     write(tmp_path, {"test_it.py": RUN_BY_PYTEST})

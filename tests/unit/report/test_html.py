@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from wording import Wording
 
 from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.report import html
 from pytest_rlperf.report.charts import Chart, chart, plot
 from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.summary import NextStep, Summary
@@ -27,10 +29,15 @@ BASE, HEAD = 40 * "a", 40 * "b"
 compared = partial(builders.compared, status=Status.SLOWER, ratio=1.1, call_s=11e-3, live=True, margin=0.02)
 
 
+templates = functools.cache(html.environment)  # which are compiled once for all pages
+
+
 def render(*outcomes: Outcome, summary: Summary = SUMMARY) -> str:
     tolerances = {outcome.result.nodeid: 0.03 for outcome in outcomes}
     provenance = builders.provenance(commit=HEAD, created="2026-11-21T14:05:09+00:00")
-    return render_html(outcomes, summary, tolerances=tolerances, command="pytest --rlperf", provenance=provenance)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(html, "environment", templates)
+        return render_html(outcomes, summary, tolerances=tolerances, command="pytest --rlperf", provenance=provenance)
 
 
 def drawn(outcome: Outcome) -> Chart:
@@ -264,5 +271,6 @@ def test_a_missing_jinja2_is_reported_before_measuring(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(OutputError, match=re.escape("pip install 'pytest-rlperf[html]'")):
         check_html(tmp_path / "report.html")
+    templates.cache_clear()
     with pytest.raises(OutputError, match=re.escape("pip install 'pytest-rlperf[html]'")):
         render(compared("t.py::test_a"))

@@ -493,7 +493,10 @@ def test_every_sign_of_ours_has_one_in_ascii() -> None:
     """No text that this package writes to a terminal has a sign for which there is none in ASCII."""
     used = set()
     for path in sorted(PACKAGE.rglob("*.py")):
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        text = path.read_text(encoding="utf-8")
+        if text.isascii() and not re.search(r"\\[uUxN0-7]", text):  # no sign, nor one that is escaped
+            continue
+        nodes = [*ast.walk(ast.parse(text))]
         described = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
         left_out = {id(node.body[0].value) for node in described if node.body and isinstance(node.body[0], ast.Expr)}
         texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in left_out]
