@@ -10,9 +10,10 @@ import contextlib
 import functools
 import importlib.metadata
 import json
+import os
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -106,9 +107,12 @@ def modules_of(tree: Path, names: Iterable[str], path: Container[str]) -> dict[s
     return found
 
 
-def loaded_from_checkouts(names: Container[str]) -> Iterator[tuple[str, str]]:
+def loaded_from_checkouts(names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the modules that this process has loaded from files ``names`` in a git checkout, each with its file."""
+    last_parts = {name.rpartition("/")[2] for name in names}
     for name, file in files_of(list(sys.modules)):
+        if os.path.basename(file) not in last_parts:  # noqa: PTH119 - thousands of paths would take long
+            continue
         top = _checkout_of(Path(file).parent)
         place = "" if top is None else Path(file).relative_to(top).as_posix()
         if place in names:
