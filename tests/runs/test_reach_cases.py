@@ -89,11 +89,11 @@ CASES = tuple(cases())
 
 
 def expected_to_be(expected: str) -> pytest.MarkDecorator:
-    """Return the parameters of a test for all cases of which one thing is expected; two of three are slow.
+    """Return the parameters of a test for all cases of which one thing is expected; four of five are slow.
 
     Cases of a kind are beside each other in their file.
     """
-    return builders.others_are_slow("case", {case.name: case for case in CASES if case.expected == expected}, of=3)
+    return builders.others_are_slow("case", {case.name: case for case in CASES if case.expected == expected}, of=5)
 
 
 def of_side(text: str, side: str) -> str:
