@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import ONE_CALL
 from example import OK, Example
 
 from pytest_rlperf.compat import torchrl
@@ -253,7 +254,7 @@ def test_the_timeline_of_one_measured_call(tmp_path: Path) -> None:
                 """
         },
     )
-    example.pytest("--rlperf", "--rlperf-max-time=1", "--rlperf-trace=traces", code=OK)
+    example.pytest(*ONE_CALL, "--rlperf-trace=traces", code=OK)
     (file,) = (example.root / "traces").iterdir()
     events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
     assert {"call", "action", "env_step"} <= {each["name"] for each in events if each["ph"] == "X"}
