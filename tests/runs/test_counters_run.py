@@ -12,7 +12,10 @@ from example import FAILED, OK, Example, Run
 from wording import Wording, without_figures
 
 # Hardly any time, which tells nothing: what is said comes from counting.
-QUICK = ("--rlperf-max-time=0.1", "--rlperf-tolerance=900%")
+QUICK = (
+    *("--rlperf-max-time=0.1", "--rlperf-tolerance=900%"),
+    "--rlperf-findings=garbage=off,first_call=off,growth=off",
+)
 
 LIBRARY = source("counters_run/mylib.py")
 BEFORE = source("counters_run/test_it.py")

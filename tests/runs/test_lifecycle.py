@@ -234,11 +234,15 @@ def test_nothing_measured_is_no_success(tmp_path: Path, wording: Wording) -> Non
     assert "PytestWarning: test_nothing.py::test_never_calls passed" in result.out, result.text
 
 
-def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("alone")
+def test_collection_errors_stop_the_run(tmp_path: Path, pytester: pytest.Pytester) -> None:
     """A file that cannot be imported stops the run before measuring; on request the other files' tests are measured."""
-    example = Example(tmp_path, {"test_bad.py": "import no_such_module\n", "test_select.py": SELECTION})
-    stopped = example.pytest(*ONE_CALL, code=INTERRUPTED)
-    assert "no_such_module" in stopped.out
+    bad = "import no_such_module\n"
+    pytester.makepyfile(test_bad=bad, test_select=SELECTION)
+    stopped = pytester.runpytest_inprocess(*ONE_CALL, "-p", "no:cacheprovider")
+    assert stopped.ret == INTERRUPTED
+    assert "no_such_module" in str(stopped.stdout)
+    example = Example(tmp_path, {"test_bad.py": bad, "test_select.py": SELECTION})
     goes_on = example.pytest(*ONE_CALL, "--continue-on-collection-errors", "-v", "-k", "first", code=FAILED)
     assert goes_on.outcomes == {"test_first": "PASSED"}, goes_on.text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import builders
 import msgspec
 import pytest
 from builders import ONE_CALL, PROVENANCE, result, source, stored
@@ -17,6 +18,7 @@ from wording import Wording
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.model.measured import Start
 from pytest_rlperf.run.baselines import WORKERS
 
 LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too, also of the slowed GAE
@@ -219,14 +221,18 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
     assert after["sessions"].keys() - before["sessions"].keys() == {new["session"]}
 
 
-def test_undecided_is_an_outcome_of_its_own(tmp_path: Path, measured: Path) -> None:
+def test_undecided_is_an_outcome_of_its_own(tmp_path: Path) -> None:
     """Who only looks at pytest's last line sees it; exit codes, JUnit and other plugins see a test that has passed.
 
     Figures that waver from a twentieth to twenty times decide nothing. A test that gates nothing is as ever.
     """
     tests = f"{NEW}\n@pytest.mark.rlperf(fail=False)\ndef test_shown(rlperf):\n    rlperf(work)\n"
     example = Example(tmp_path, {**WORK, "test_it.py": f"import pytest\n{tests}"})
-    write_baseline(example, measured, {name: [0.05, 1.0, 20.0] for name in ("test_new", "test_shown")})
+    workers = tuple(builders.worker(20e-6 * factor) for factor in (0.05, 1.0, 20.0))
+    store = Store(example.root / "baselines", "default", this_machine())
+    keys = [f"test_it.py::{name}" for name in ("test_new", "test_shown")]
+    before = [result(key, component="callable", unit="call", workers=workers, start=Start.FORKED) for key in keys]
+    store.write("then", PROVENANCE, {each.nodeid: stored(each) for each in before})
     run = example.pytest("--rlperf", "--rlperf-max-time=0.3", "-q", "--color=yes", "--junitxml=junit.xml", code=OK)
     assert run.statuses == {"test_new": "UNDECIDED", "test_shown": "UNDECIDED"}
     yellow, green = r"\x1b\[33m", r"\x1b\[32m"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import builders
 import numpy  # noqa: F401 - before a run in place, for no process can load it again
 import pytest
-from example import FAILED, NOTHING, OK, USAGE, Example
+from example import FAILED, NOTHING, OK, USAGE, Example, Run
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import DOCS
@@ -183,17 +183,28 @@ def check(mistake: Mistake, text: str, port: str = "") -> None:
     assert re.search(rf"(?:see|what helps:)\s+{re.escape(f'{DOCS}/{mistake.place}')}\s", text)
 
 
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("mistake", IN_PLACE.values(), ids=IN_PLACE)
-def test_the_message_helps_where_nothing_is_measured(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mistake: Mistake
-) -> None:
-    """It shows the value and what to do, and ends with an address."""
+RunInPlace = Callable[..., Run]
+
+
+@pytest.fixture
+def run_in_place(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, alone: None) -> RunInPlace:
+    """Return how pytest runs a file of tests in this process, as it starts none where nothing is measured."""
     monkeypatch.setenv("COLUMNS", "100")
-    pytester.makepyfile(mylib=WORK, test_it=mistake.tests)
-    run = pytester.runpytest_inprocess("-p", "no:cacheprovider", *mistake.options)
-    assert run.ret == mistake.code
-    check(mistake, f"{run.stdout}\n{run.stderr}\n")
+
+    def run(tests: str, *options: str) -> Run:
+        pytester.makepyfile(mylib=WORK, test_it=tests)
+        run = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+        return Run(int(run.ret), f"{run.stdout}\n", f"{run.stderr}\n", {})
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", IN_PLACE.values(), ids=IN_PLACE)
+def test_the_message_helps_where_nothing_is_measured(run_in_place: RunInPlace, mistake: Mistake) -> None:
+    """It shows the value and what to do, and ends with an address."""
+    run = run_in_place(mistake.tests, *mistake.options)
+    assert run.code == mistake.code
+    check(mistake, run.text)
 
 
 @pytest.mark.parametrize(
@@ -244,15 +255,15 @@ def test_a_fixture_that_is_asked_for_late_is_named(tmp_path: Path) -> None:
     assert [line for line in run.out.splitlines() if "getfixturevalue" in line] == lines
 
 
-def test_a_failing_test_shows_a_fixture_by_its_name(tmp_path: Path) -> None:
+def test_a_failing_test_shows_a_fixture_by_its_name(run_in_place: RunInPlace) -> None:
     """Each that pytest's traceback has as an argument of the test."""
-    tests = f"def test_it({', '.join(CALLS)}):\n    assert False\n"
-    run = Example(tmp_path, {"test_it.py": tests}).pytest(code=FAILED)
+    run = run_in_place(f"def test_it({', '.join(CALLS)}):\n    assert False\n")
+    assert run.code == FAILED
     shown = re.findall(r"\b(\w+) = <function (\S+) at", run.failure("test_it"))
     assert shown == [(name, name) for name in CALLS]
 
 
-def test_an_argument_of_another_kind_says_what_to_give(tmp_path: Path) -> None:
+def test_an_argument_of_another_kind_says_what_to_give(run_in_place: RunInPlace) -> None:
     """A class in place of its object, and NumPy's arrays for a function of tensors."""
     tests = """
         class Agent:
@@ -267,7 +278,8 @@ def test_an_argument_of_another_kind_says_what_to_give(tmp_path: Path) -> None:
         def test_arrays(rlperf_gae):
             rlperf_gae(gae)
     """
-    run = Example(tmp_path, {"test_it.py": tests}).pytest(code=FAILED)
+    run = run_in_place(tests)
+    assert run.code == FAILED
     assert "rlperf_sac_update measures an object, not the class Agent: make one, rlperf_sac_update(Agent(…))" in run.out
     assert "PyTorch's with backend='torch'" in run.error("test_arrays")
 
@@ -331,9 +343,9 @@ def test_a_test_of_something_else_says_so(tmp_path: Path) -> None:
     assert "loads only test files and none of your code" in run.reasons["test_else"]
 
 
-def test_pytest_lists_nothing_private(tmp_path: Path) -> None:
+def test_pytest_lists_nothing_private(run_in_place: RunInPlace) -> None:
     """Neither its fixtures nor its markers and options have names of ours that are for us alone."""
-    example = Example(tmp_path, {"test_it.py": "def test_it(absent):\n    pass\n"})
-    lists = [example.pytest(*options).out for options in (("--fixtures", "-v"), ("--markers",), ("--help",), ())]
+    asked = [("--fixtures", "-v"), ("--markers",), ("--help",), ()]
+    lists = [run_in_place("def test_it(absent):\n    pass\n", *options).out for options in asked]
     assert all("rlperf" in text for text in lists)
     assert not [name for text in lists for name in re.findall(r"\b\w*rlperf\w*", text) if name.startswith("_")]

@@ -555,7 +555,8 @@ def test_much_output_is_an_error(tmp_path: Path, wording: Wording) -> None:
             print("x" * (17 << 20))
             rlperf(lambda: None)
     """
-    run = measure(tmp_path, tests, "--rlperf-findings=counts=off", code=FAILED)
+    fresh = ("-o", "rlperf_workers=fresh")  # which decide after copies, too
+    run = measure(tmp_path, tests, "--rlperf-findings=counts=off", *fresh, code=FAILED)
     assert [run.error(test).splitlines()[-1] for test in ("test_loud", "test_before")] == wording
     assert len(run.out) < 100_000
 

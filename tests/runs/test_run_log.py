@@ -193,7 +193,7 @@ def test_a_log_has_as_much_as_is_asked_for(
         tmp_path, {"test_it.py": "def test_a(rlperf):\n    rlperf(lambda: None)\n    print('of the test')\n"}
     )
     loaded = [word for plugin in plugins for word in ("-p", plugin)]
-    run = example.pytest("--rlperf", "--rlperf-max-time=0.01", *loaded, *arguments, code=OK)
+    run = example.pytest(*ONE_CALL, *loaded, *arguments, code=OK)
     text = re.sub(r"\x1b\[[0-9;]*m", "", run.out)
     assert ("\x1b" in run.out) == ("--color=yes" in arguments)
     lines = text.splitlines()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from builders import TWO_PAIRS, source, write
+from builders import ONE_CALL, TWO_PAIRS, source, write
 from example import FAILED, OK, USAGE, Example, Run
 
 QUICK = (*TWO_PAIRS, "--rlperf-tolerance=50%")
@@ -129,7 +129,7 @@ def slowdown(run: Run, test: str) -> float:
 
 @pytest.fixture
 def scattered(tmp_path: Path) -> Project:
-    return Project(tmp_path, {**files(2000), **TESTS}, MYLIB_CONFIG=str(tmp_path / "project" / "config.txt"))
+    return Project(tmp_path, {**files(400), **TESTS}, MYLIB_CONFIG=str(tmp_path / "project" / "config.txt"))
 
 
 def test_code_is_compared_wherever_it_lies(scattered: Project) -> None:
@@ -138,7 +138,7 @@ def test_code_is_compared_wherever_it_lies(scattered: Project) -> None:
     Changed ones are measured, and each side by its own.
     """
     project = scattered
-    project.write(files(6000))
+    project.write(files(1200))
     run = project.against("HEAD", *TIMES)
     assert set(run.tests) == NAMES
     assert {name: slowdown(run, name) > LEAST for name in NAMES} == dict.fromkeys(NAMES, True)
@@ -275,7 +275,10 @@ def test_work(rlperf):
 
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param(("--rlperf-against=HEAD",), marks=pytest.mark.slow), ("--rlperf",)],
+    [
+        pytest.param(("--rlperf-against=HEAD",), marks=pytest.mark.slow),
+        ("--rlperf", "-o", "rlperf_workers=fresh"),  # which decide after copies, too
+    ],
     ids=["against", "alone"],
 )
 def test_an_error_of_a_call_is_the_tests_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -299,7 +302,7 @@ def test_a_file_that_is_edited_where_there_is_no_copy_makes_its_test_invalid(tmp
         rlperf(mylib.work)
     """
     project = Example(tmp_path, {"mylib.py": "def work():\n    return sum(range(99))\n", "test_perf.py": edits})
-    run = project.pytest("--rlperf", "--rlperf-max-time=0.3", code=OK)
+    run = project.pytest(*ONE_CALL, code=OK)
     assert run.statuses == {"test_work": "INVALID"}
     assert run.counts == "1 invalid"
     assert str(project.root / "mylib.py") in run.reasons["test_work"]

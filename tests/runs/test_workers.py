@@ -58,8 +58,8 @@ TRIED = """
     IMPORTED_BY = os.getpid()
 
 
-    class Agent:
-        def update(self, batch_size):
+    class Buffer:
+        def sample(self, batch_size):
             raise RuntimeError("perhaps only here")
 
 
@@ -69,24 +69,24 @@ TRIED = """
             file.write("new\\n" if os.getpid() == IMPORTED_BY else "forked\\n")
 
 
-    def test_keyword(rlperf_sac_update):
-        rlperf_sac_update(Agent(), batchsize=2)
+    def test_keyword(rlperf_replay_sample):
+        rlperf_replay_sample(Buffer(), batchsize=2)
 
 
-    def test_missing(rlperf_sac_update):
-        rlperf_sac_update(Agent())
+    def test_missing(rlperf_replay_sample):
+        rlperf_replay_sample(Buffer())
 
 
-    def test_phase(rlperf_sac_update):
-        rlperf_sac_update(Agent(), batch_size=2, phases={"critic": "update_critic"})
+    def test_phase(rlperf_replay_sample):
+        rlperf_replay_sample(Buffer(), batch_size=2, phases={"gather": "sample_rows"})
 
 
-    def test_fixture(rlperf_sac_updat):
-        rlperf_sac_updat(Agent(), batch_size=2)
+    def test_fixture(rlperf_replay_sampl):
+        rlperf_replay_sampl(Buffer(), batch_size=2)
 
 
-    def test_call(rlperf_sac_update):
-        rlperf_sac_update(Agent(), batch_size=2)
+    def test_call(rlperf_replay_sample):
+        rlperf_replay_sample(Buffer(), batch_size=2)
 """
 
 
@@ -182,8 +182,12 @@ def test_a_call_that_waits_in_copies_is_measured_in_a_new_interpreter(tmp_path: 
 
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Measure tests in which workers die, and between them tests in which they do not."""
-    return project(tmp_path_factory.mktemp("deaths"), "deaths.py").pytest(*ONE_CALL, "-v", code=FAILED)
+    """Measure tests in which workers die, and between them tests in which they do not, in new interpreters alone.
+
+    What is told of a copy's death is what a new interpreter's is in the end, which comes after it.
+    """
+    example = project(tmp_path_factory.mktemp("deaths"), "deaths.py")
+    return example.pytest(*ONE_CALL, "-v", "-o", "rlperf_workers=fresh", code=FAILED)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +217,18 @@ def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
     passed = {test for test, outcome in deaths.outcomes.items() if outcome == "PASSED"}
     assert passed == {"test_after_setup", "test_after_measured", "test_last"}, deaths.text
     assert {test for test, status in deaths.statuses.items() if status == "NEW"} == passed
+
+
+@pytest.mark.slow  # test_live: test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test
+def test_deaths_of_copies_end_alike(tmp_path: Path, deaths: Run) -> None:
+    """Each test in which a copy dies is measured in a new interpreter, and the others are measured after it."""
+    run = project(tmp_path, "deaths.py").pytest(*ONE_CALL, "-v", code=FAILED)
+    assert run.outcomes == deaths.outcomes, run.text
+    assert run.statuses == deaths.statuses
+    for test, status in run.statuses.items():
+        told, expected = (errors(each.failure(test)) for each in (run, deaths))
+        assert told == expected
+        assert bool(told) == (status == "ERROR")
 
 
 @pytest.mark.parametrize(

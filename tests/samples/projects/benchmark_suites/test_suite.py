@@ -22,6 +22,11 @@ def test_decorated(benchmark):
     assert result == work(400)
 
 
+@pytest.mark.rlperf(max_time=0.3)
+def test_several(benchmark):
+    assert benchmark(work, 400) == work(400)
+
+
 def test_rounds(benchmark):
     ends = []
 

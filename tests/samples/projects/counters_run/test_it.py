@@ -18,10 +18,6 @@ def test_less(rlperf):
     rlperf(lambda: update(4 if BEFORE else 3))
 
 
-def test_shown(rlperf):
-    rlperf(lambda: update(2 if BEFORE else 3))
-
-
 @pytest.fixture
 def gpu():
     made = VirtualGPU()
