@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import example
 from numpy.typing import NDArray
 from wording import Wording
 
@@ -423,9 +422,3 @@ def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items:
     """A flat rollout, and one without rewards, is told that ``items`` is missing, as is half of one."""
     with wording.raises(ComponentError):
         ppo_workload(Collector(make), 8, items).check()
-
-
-def test_the_example_passes(pytester: pytest.Pytester) -> None:
-    """Each of its tests passes as it stands, without PyTorch."""
-    pytester.makepyfile(test_example=example("your_own"))
-    pytester.runpytest_subprocess("-p", "no:benchmark").assert_outcomes(passed=6)

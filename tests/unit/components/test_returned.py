@@ -187,7 +187,8 @@ def test_a_run(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
             benchmark(batches)
         """
     )
-    result = pytester.runpytest("-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", *options)
+    brief = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01")
+    result = pytester.runpytest("-p", "no:cacheprovider", *brief, *options)
     fails = {"test_train": "fn() returned a coroutine of train"}
     if options:
         fails["test_batches"] = "the benchmarked function returned a generator of batches"

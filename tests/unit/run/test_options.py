@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
-from example import USAGE, Example
+from example import USAGE
 from wording import Wording
 
 from pytest_rlperf.options import (
@@ -148,13 +149,16 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
 MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
 
 
-def usage_error(example: Example, *args: str) -> str:
+def usage_error(pytester: pytest.Pytester, *args: str) -> str:
     """Return what a run with ``args`` writes on standard error; it is a usage error that has measured nothing."""
-    run = example.pytest(*args, code=USAGE)
-    assert "Traceback" not in run.text
-    assert "INTERNALERROR" not in run.text
-    assert not (example.root / "baselines").exists()
-    return run.err
+    pytester.makepyfile(test_it=MEASURED)
+    run = pytester.runpytest_inprocess("-p", "no:cacheprovider", *args)
+    assert run.ret == USAGE
+    for text in (run.stdout.str(), run.stderr.str()):
+        assert "Traceback" not in text
+        assert "INTERNALERROR" not in text
+    assert not (pytester.path / "baselines").exists()
+    return run.stderr.str()
 
 
 @pytest.mark.parametrize(
@@ -249,12 +253,11 @@ def test_a_bad_marker_is_one_line_in_an_ordinary_run(pytester: pytest.Pytester, 
     assert "pytest_rlperf" not in result.stdout.str()
 
 
-def test_an_unknown_baseline(tmp_path: Path, wording: Wording) -> None:
+def test_an_unknown_baseline(pytester: pytest.Pytester, wording: Wording) -> None:
     """A name nothing is stored under says which names there are."""
-    example = Example(tmp_path, {"test_it.py": MEASURED})
-    assert usage_error(example, "--rlperf", "-o", "rlperf_baseline=baselines/nigth") == wording
-    example.write({f"kept/{name}/some-machine.json": "{}" for name in ("night", "day")})
-    error = usage_error(example, "--rlperf", "-o", "rlperf_baseline=kept/nigth")
+    assert usage_error(pytester, "--rlperf", "-o", "rlperf_baseline=baselines/nigth") == wording
+    builders.write(pytester.path, {f"kept/{name}/some-machine.json": "{}" for name in ("night", "day")})
+    error = usage_error(pytester, "--rlperf", "-o", "rlperf_baseline=kept/nigth")
     assert "day, night" in error
     assert error == wording
 
@@ -273,14 +276,8 @@ OLD = {
 @pytest.mark.parametrize("given", OLD)
 def test_a_name_of_an_earlier_version_says_the_new_one(pytester: pytest.Pytester, given: str) -> None:
     """A flag or a setting of an ini file that was renamed, or went, is one usage error with what to write."""
-    pytester.makepyfile(test_it=MEASURED)
-    run = pytester.runpytest_inprocess("--rlperf", given)
-    assert run.ret == USAGE
-    assert re.search(rf"^ERROR: \S+ is gone: write .*{re.escape(OLD[given])}", run.stderr.str(), re.MULTILINE)
-    for text in (run.stdout.str(), run.stderr.str()):
-        assert "Traceback" not in text
-        assert "INTERNALERROR" not in text
-    assert not (pytester.path / "baselines").exists()
+    error = usage_error(pytester, "--rlperf", given)
+    assert re.search(rf"^ERROR: \S+ is gone: write .*{re.escape(OLD[given])}", error, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("marker", "now"), [("gate=False", "fail"), ("setup_time=9", "setup_timeout")])
