@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import builders
 import pytest
-from builders import TWO_PAIRS, provenance, result, source
+from builders import ONE_CALL, TWO_PAIRS, provenance, result, source
 from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
@@ -25,7 +25,7 @@ from pytest_rlperf.run.lanes import count_lanes
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-tests.md"
 QUICK = ("-o", "rlperf_pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
-STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide, or nothing can be compared
+STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
 LIBRARY = source("live/mylib/__init__.py")
@@ -386,7 +386,7 @@ def test_a_base_that_cannot_be_imported_is_the_reason_of_each_test(repository: R
     repository.commit()
     repository.library("head")
     repository.commit()
-    run = repository.against("HEAD~1", *STORED, code=USAGE)
+    run = repository.against("HEAD~1", ONE_CALL[1], code=USAGE)
     assert run.statuses == {"test_work": "INCOMPARABLE", "test_rest": "INCOMPARABLE"}
     assert without_commits(run.reasons["test_work"]) == wording
     assert re.findall(r"(?m)^note .*", run.section("rlperf")) == wording
@@ -399,7 +399,7 @@ def test_a_conftest_that_base_cannot_import_is_the_reason_of_its_tests(repositor
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
     repository.write({"tests/conftest.py": "from mylib import added\n"})
     repository.commit()
-    run = repository.against("HEAD~1", "-k", "work", *STORED)
+    run = repository.against("HEAD~1", "-k", "work", ONE_CALL[1])
     assert run.statuses == {"test_work": "NEW"}
     assert "cannot import name 'added' from 'mylib'" in run.reasons["test_work"]
     assert str(repository.tmp) not in run.text

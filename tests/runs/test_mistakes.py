@@ -102,7 +102,7 @@ MISTAKES = {
     ),
     "dirty tree": Mistake(
         "def test_it(rlperf):\n    rlperf(lambda: sum(range(9)))\n",
-        ("--rlperf-max-time=0.3", "--rlperf-save-baseline"),
+        (builders.ONE_CALL[1], "--rlperf-save-baseline"),
         ("stored 1 result", "not from a clean commit", "commit all that `git status` shows, then store again"),
         "comparing.md#stored-baselines",
         OK,
@@ -118,7 +118,7 @@ MISTAKES = {
     ),
     "dependency": Mistake(
         LIBRARY,
-        ("--rlperf-against=v1.0", "--rlperf-max-time=0.3"),
+        ("--rlperf-against=v1.0", builders.ONE_CALL[1]),
         ("needs absent_library, which is not installed here: install it, then run this again",),
         "reading-a-report.md#incomparable",
         USAGE,
