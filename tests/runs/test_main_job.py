@@ -275,7 +275,7 @@ def test_figures_of_another_machine(tmp_path: Path) -> None:
     entry = stored(result("test_it.py::test_new", component="callable", unit="call"))
     elsewhere.write("then", PROVENANCE, {"test_it.py::test_new": entry})
     before = elsewhere.path.read_bytes()
-    run = example.pytest("--rlperf-save-baseline", ONE_CALL[1], code=OK)
+    run = example.pytest("--rlperf-save-baseline", "--rlperf-max-time=0.2", code=OK)
     assert (run.statuses, run.codes) == ({"test_new": "INCOMPARABLE"}, {"test_new": "machine"})
     assert run.counts == "1 incomparable"
     assert "Made Up 9000" in run.tests["test_new"]["verdict"]["reason"]["message"]

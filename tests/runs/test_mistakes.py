@@ -102,7 +102,7 @@ MISTAKES = {
     ),
     "dirty tree": Mistake(
         "def test_it(rlperf):\n    rlperf(lambda: sum(range(9)))\n",
-        (builders.ONE_CALL[1], "--rlperf-save-baseline"),
+        ("--rlperf-max-time=0.3", "--rlperf-save-baseline"),
         ("stored 1 result", "not from a clean commit", "commit all that `git status` shows, then store again"),
         "comparing.md#stored-baselines",
         OK,
