@@ -125,6 +125,8 @@ _OF_BUILDS = (
 )
 """The beginnings of variables that change what a compiler makes of the same sources."""
 
+# Without a look at all that is installed here, which takes as long as a small package, only to warn of conflicts.
+INSTALL = ("install", "--no-warn-conflicts")
 # Variables that would make pip install or import elsewhere.
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
 
@@ -146,7 +148,7 @@ def build_into(
     for project_dir in project_dirs:
         options = ["--no-deps", "--ignore-installed", *([] if isolated else ["--no-build-isolation"])]
         step = f"building {label}" + (" in isolation" if isolated else "")
-        arguments = ["install", *options, str(project_dir)]
+        arguments = [*INSTALL, *options, str(project_dir)]
         completed = run_pip(python, arguments, f"build {project_dir}", on_step, step)
         if completed.code:
             raise SideError(
@@ -163,7 +165,7 @@ def _is_buildable(python: str, project_dir: Path) -> bool:
     options = ["--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--no-build-isolation"]
     if "build-system" in read_settings(project_dir):  # without one, pip asks for tools that may not be needed
         options.append("--check-build-dependencies")
-    return not run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}").code
+    return not run_pip(python, [*INSTALL, *options, str(project_dir)], f"build {project_dir}").code
 
 
 def run_pip(

@@ -22,7 +22,7 @@ from pytest_rlperf.sides.environment import (
     start_entries,
 )
 from pytest_rlperf.sides.installs import import_packages, installs_from, normalized
-from pytest_rlperf.sides.programs import last_lines, run, run_pip
+from pytest_rlperf.sides.programs import INSTALL, last_lines, run, run_pip
 
 _LIMIT_S = 120.0
 
@@ -55,7 +55,7 @@ def pip_sides(requirements: tuple[str, ...], today_with: TodayWith, cache: Cache
     def install(directory: Path) -> None:
         python = make_environment(directory / "environment")
         step = f"installing {listed} only for this comparison"
-        completed = run_pip(python, ["install", *map(str, wanted)], f"install {listed}", on_step, step)
+        completed = run_pip(python, [*INSTALL, *map(str, wanted)], f"install {listed}", on_step, step)
         if completed.code:
             raise SideError(f"pip cannot install {listed}:\n{last_lines(completed)}")
 

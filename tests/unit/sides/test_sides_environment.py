@@ -518,8 +518,6 @@ def wheels(tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    # With false, pip does not compare all that is installed here once more, only to warn of it.
-    monkeypatch.setenv("PIP_NO_WARN_CONFLICTS", "false")
     return tmp_path / "wheels"
 
 
