@@ -82,7 +82,7 @@ class LogRatios(NamedTuple):
 
     @property
     def _differ_in_turn(self) -> bool:
-        """Whether successive slices of a side are other work, as of updates of which every second one does more.
+        """Whether successive slices of a side do different work: every second update may do more.
 
         The slices of a block are the same calls of both sides. Noise seldom spreads the steps of one side, or what lies
         between blocks, so much more than the other's, or blocks.

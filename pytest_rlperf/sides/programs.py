@@ -125,7 +125,7 @@ _OF_BUILDS = (
 )
 """The beginnings of variables that change what a compiler makes of the same sources."""
 
-# Without a look at all that is installed here, which takes as long as a small package, only to warn of conflicts.
+# To warn of conflicts, pip would look at all that is installed here, which takes as long as a small package.
 INSTALL = ("install", "--no-warn-conflicts")
 # Variables that would make pip install or import elsewhere.
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import run_forked
 
 from pytest_rlperf.cli.first_tests import trial
 from pytest_rlperf.cli.first_tests.drafts import Draft, makings
@@ -16,31 +14,9 @@ from pytest_rlperf.cli.first_tests.search import Search
 
 DRAFT = Draft("mine.py:1", "mine:work", "rlperf", "test_work", (("mine", "work"),), (("first",), ("other",), ("last",)))
 
-# In a process of its own for each text of code, runs it where nothing may be written below ``in``; prints, as JSON, how
-# each has ended and what it has said.
-LOOK = """
-import json, os, shutil, sys, traceback
-from pytest_rlperf.cli.first_tests import look
-
-ended = []
-for number, code in enumerate(json.loads(sys.argv[1])):
-    said, saying = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(saying, 2)
-        os.chdir(str(number))
-        look._refuse_writing(os.path.abspath("in"))
-        try:
-            exec(code)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    os.close(saying)
-    with open(said) as text:
-        ended.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.read()))
-print(json.dumps(ended))
-"""
+IMPORTS = "import os, shutil; from pytest_rlperf.cli.first_tests import look"
+# Runs a text of code where nothing may be written below ``in``.
+LOOK = "os.chdir(str(number)); look._refuse_writing(os.path.abspath('in')); exec(case)"
 WRITES = {
     "open('in/new', 'w')": True,
     "os.mkdir('in/new')": True,
@@ -108,12 +84,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
             (place / name).touch()
         (place / "in/link").symlink_to(place / "out/file")
     before = [files_of(place / "in") for place in places]
-    command = [sys.executable, "-c", LOOK, json.dumps([*WRITES])]
-    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    ended = run_forked(IMPORTS, LOOK, [*WRITES], top)
     stayed = [files_of(place / "in") == names for place, names in zip(places, before, strict=True)]
-    ended = zip(WRITES, json.loads(done.stdout), stayed, strict=True)
-    return {writes: (code, said, is_as_before) for writes, (code, said), is_as_before in ended}
+    return {writes: (*how, is_as_before) for writes, how, is_as_before in zip(WRITES, ended, stayed, strict=True)}
 
 
 @pytest.mark.parametrize(("writes", "is_refused"), WRITES.items())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from builders import write
+from forks import run_forked
 
 LIBRARY = """
     from elsewhere import late as soon, shared
@@ -43,21 +43,14 @@ ELSEWHERE = """
     def shared():
         pass
 """
-# In a process of its own for each case; exits with 10 where a name was met, with 11 where it was not.
+IMPORTS = "import os; from pytest_rlperf.observe.recorder import FunctionRecorder"
+# Exits with 10 where a name was met, with 11 where it was not.
 PROGRAM = """
-    import json, os, sys
-    from pytest_rlperf.observe.recorder import FunctionRecorder
-
-    met = []
-    for called, name in json.loads(sys.argv[1]):
-        child = os.fork()
-        if not child:
-            recorder = FunctionRecorder()
-            from library import Buffer, save
-            getattr(Buffer(), called)()
-            os._exit(10 if recorder.has_met(frozenset([name])) else 11)
-        met.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    print(json.dumps(met))
+called, name = case
+recorder = FunctionRecorder()
+from library import Buffer, save
+getattr(Buffer(), called)()
+os._exit(10 if recorder.has_met(frozenset([name])) else 11)
 """
 MET, NOT_MET = 10, 11
 RUN_BY_PYTEST = """
@@ -92,11 +85,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], int]:
     """Run all cases; return the exit codes of their processes."""
-    texts = {"elsewhere.py": ELSEWHERE, "library.py": LIBRARY, "program.py": PROGRAM}
-    program = write(tmp_path_factory.mktemp("recorded"), texts) / "program.py"
-    command = [sys.executable, str(program), json.dumps([*CASES])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return dict(zip(CASES, json.loads(done.stdout), strict=True))
+    directory = write(tmp_path_factory.mktemp("recorded"), {"elsewhere.py": ELSEWHERE, "library.py": LIBRARY})
+    ended = run_forked(IMPORTS, PROGRAM, [*CASES], directory)
+    return {case: code for case, (code, _) in zip(CASES, ended, strict=True)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 from builders import source, write
+from forks import run_forked
 from wording import Wording
 
 from pytest_rlperf.errors import SideError
@@ -263,31 +263,6 @@ def test_broken_entry_is_built_again(cache: Cache, how: str) -> None:
 _FAULTY = source("sides_cache/faulty.py")
 _FAULTS = ("full disk", "kill")
 _LEAST = {"nothing": 8, "an old entry": 3, "a broken entry": 8}  # steps
-# Runs that for all cases, whose imports take as long as the rest of it; prints how each ended and what it said.
-_ALL_FAULTY = """
-import json, os, sys, traceback
-import pytest_rlperf.sides.cache
-
-code, cases = sys.argv[1], json.loads(sys.argv[2])
-ended = []
-for case in cases:
-    said, saying = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(saying, 1)
-        sys.argv[1:] = case
-        try:
-            exec(code, {})
-            sys.stdout.flush()
-        except BaseException:
-            os.write(1, traceback.format_exc().encode())
-            os._exit(1)
-        os._exit(0)
-    os.close(saying)
-    with open(said) as text:
-        ended.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.read()))
-print(json.dumps(ended))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -301,10 +276,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tu
             opened = open_cache(top / str(number))
             arguments.append((str(opened.directory), *case))
             opened.close()
-    argv = [sys.executable, "-c", _ALL_FAULTY, _FAULTY, json.dumps(arguments)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(cases, json.loads(done.stdout), strict=True))
+    program = f"import sys; sys.argv[1:] = case\n{_FAULTY}"
+    ended = run_forked("import pytest_rlperf.sides.cache", program, arguments, top)
+    return dict(zip(cases, ended, strict=True))
 
 
 @pytest.mark.parametrize("fault", _FAULTS)
