@@ -12,7 +12,7 @@ import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -76,6 +76,7 @@ LONGEST = (
     "test_workers.py",
     "test_sides_cases.py",
     "test_init.py",
+    "torch",
     "test_reliability.py",
     "test_lifecycle.py",
     "test_reach_cases.py",
@@ -85,7 +86,6 @@ LONGEST = (
     "test_mistakes.py",
     "test_counters_run.py",
     "test_live_judge.py",
-    "test_design_card.py",
     "test_observation.py",
     "test_main_job.py",
     "test_sides_git.py",
@@ -94,12 +94,9 @@ LONGEST = (
     "test_examples.py",
     "test_workflow_steps.py",
     "test_outputs.py",
-    "test_ninth_library.py",
     "test_logs.py",
     "test_sides_environment.py",
     "test_sides_layouts.py",
-    "test_planted_defects.py",
-    "test_torchrl.py",
     "test_architecture.py",
     "test_allocations.py",
     "test_options.py",
@@ -123,7 +120,35 @@ LONGEST = (
     "test_judge.py",
     "test_suite.py",
     "test_cli.py",
+)
+
+# The files that load PyTorch in pytest's own process. One process of several runs them all, as if they were one file,
+# "torch": to load PyTorch takes as long as a hundred tests.
+WITH_TORCH = (
+    "test_adapters.py",
+    "test_clocks.py",
+    "test_compiled.py",
+    "test_components.py",
+    "test_conditions.py",
     "test_counting_torch.py",
+    "test_design_card.py",
+    "test_device_judged.py",
+    "test_device_phases.py",
+    "test_device_slices.py",
+    "test_gae.py",
+    "test_library_cleanrl.py",
+    "test_ninth_library.py",
+    "test_own_components.py",
+    "test_planted_defects.py",
+    "test_ppo.py",
+    "test_probes_torch.py",
+    "test_reference.py",
+    "test_replay.py",
+    "test_sac.py",
+    "test_seeds.py",
+    "test_shares.py",
+    "test_torchrl.py",
+    "test_vecenv.py",
 )
 
 
@@ -131,6 +156,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let pytest-xdist hand out files in the order in which they are collected."""
     if config.pluginmanager.has_plugin("xdist"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let ``--dist loadfile`` hand out the files that load PyTorch as if they were one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduler(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "torch" if file.rpartition("/")[2] in WITH_TORCH else file
+
+    return Scheduler(config, log)
 
 
 ALL_ITEMS = pytest.StashKey[list[pytest.Item]]()  # that were collected, before any is deselected
@@ -152,7 +192,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[ALL_ITEMS] = list(items)
     if hasattr(config, "workerinput"):
         order = {name: number for number, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: order.get(item.path.name, len(order)))
+        items.sort(key=lambda item: order.get("torch" if item.path.name in WITH_TORCH else item.path.name, len(order)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

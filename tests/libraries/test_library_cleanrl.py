@@ -9,13 +9,12 @@ from library_checks import EXAMPLES, assert_parts, harvested
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.updates import sac_workload
 
-pytest.importorskip("gymnasium")
-pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
 def script(name: str) -> dict[str, Any]:
     """Return what a script of the example defines."""
+    pytest.importorskip("gymnasium")
     return runpy.run_path(str(EXAMPLES / "cleanrl" / f"{name}.py"))
 
 

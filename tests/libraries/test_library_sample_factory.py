@@ -9,8 +9,8 @@ from pytest_rlperf.components.gae import gae_workload
 
 pytestmark = pytest.mark.torch
 
-torch: Any = pytest.importorskip("torch")
 rl_utils: Any = pytest.importorskip("sample_factory.algo.utils.rl_utils")
+torch: Any = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("n_envs", [1, 5])

@@ -15,9 +15,9 @@ from pytest_rlperf.errors import ComponentError
 
 pytestmark = pytest.mark.torch
 
+pytest.importorskip("skrl")
 torch: Any = pytest.importorskip("torch")
 gymnasium: Any = pytest.importorskip("gymnasium")
-pytest.importorskip("skrl")
 
 from brief_env import BriefEnv  # noqa: E402 - where it is installed
 from skrl.agents.torch.ppo import ppo as ppo_module  # noqa: E402

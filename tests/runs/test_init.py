@@ -536,10 +536,10 @@ def test_what_runs_none_of_the_projects_code_has_no_test(project: Example, capsy
     assert "tests/test_it.py:20  it runs none of your code\n" in capsys.readouterr().out
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("untried")
 def test_of_a_project_in_torch(project: Example) -> None:
     """A function of tensors gets tensors, on one thread, and the workflow installs what has torch."""
-    pytest.importorskip("torch")
     project.write({"advantages.py": f"import torch\n{GAE.replace('rewards.copy()', 'torch.zeros_like(rewards)')}"})
     assert main(["init", "--github"]) == 0
     assert installs(GATE) == ["pip install TOOL[rl]"]

@@ -141,7 +141,6 @@ def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, wording: Wording) 
 
 
 def sections_of(tmp_path: Path, tests: str) -> dict[str, list[str]]:
-    pytest.importorskip("torch")
     tests = f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}"
     phases = phases_of(example_of(tmp_path, tests, "torch_agent").pytest(*MEASURED, code=OK))
     return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}

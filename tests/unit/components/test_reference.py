@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +14,10 @@ from numpy.typing import NDArray
 from pytest_rlperf.components.reference.gae import compute_gae, gae_float64
 
 if TYPE_CHECKING:
-    from pytest_rlperf.components.reference.ppo import PPO
-    from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer
+    from pytest_rlperf.components.reference.sac import ReplayBuffer
 
-with suppress(ImportError):  # tests marked `torch` are skipped then
-    from pytest_rlperf.components.reference import ppo, sac
+ppo: Any
+sac: Any
 
 Array = NDArray[Any]
 
@@ -30,8 +28,11 @@ def torch_with_one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("torch") is None:
         yield
         return
+    global ppo, sac
     torch = pytest.importorskip("torch")
     pytest.importorskip("gymnasium")
+    from pytest_rlperf.components.reference import ppo, sac
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -158,7 +159,7 @@ def test_replay_keeps_the_newest_transitions() -> None:
         assert set(sampled_numbers(buffer, 400)) == set(range(max(0, added - 10), added))
 
 
-def small_sac(seed: int = 0, **options: Any) -> SAC:
+def small_sac(seed: int = 0, **options: Any) -> Any:
     rng = np.random.default_rng(seed)
     buffer = sac.ReplayBuffer(capacity=64, obs_dim=3, act_dim=2, seed=seed)
     obs, next_obs = rng.normal(size=(2, 64, 3))
@@ -233,7 +234,7 @@ def counting_envs(lengths: list[int], truncates: bool) -> Any:
     return gymnasium.vector.SyncVectorEnv([lambda n=n: Counting(n) for n in lengths])  # type: ignore[misc]
 
 
-def cartpole_ppo(n_envs: int = 4, **options: Any) -> PPO:
+def cartpole_ppo(n_envs: int = 4, **options: Any) -> Any:
     return ppo.PPO(ppo.make_vec_env("CartPole-v1", n_envs), **options)
 
 

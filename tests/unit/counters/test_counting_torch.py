@@ -24,12 +24,11 @@ from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Ranges
 from pytest_rlperf.timers import hierarchical_timer
 
-torch: Any = pytest.importorskip("torch")
-gymnasium: Any = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.torch
-
-from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, make_vec_env  # noqa: E402 - need PyTorch
-from pytest_rlperf.components.reference.sac import SAC, ReplayBuffer  # noqa: E402 - need PyTorch
+torch: Any
+gymnasium: Any
+ppo: Any
+sac: Any
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
@@ -56,6 +55,14 @@ def state() -> list[object]:
         torch._C._len_torch_dispatch_stack(),
         torch._C._autograd._profiler_enabled(),
     ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _with_pytorch() -> None:
+    """Load PyTorch for the tests: pytest, which only collects them, takes seconds less without."""
+    global torch, gymnasium, ppo, sac
+    torch, gymnasium = pytest.importorskip("torch"), pytest.importorskip("gymnasium")
+    from pytest_rlperf.components.reference import ppo, sac
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +143,7 @@ def test_copies_to_a_device_are_counted() -> None:
 
 def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
     """Those of the environments within are not counted again, and a wrapped one is one."""
-    envs, env = make_vec_env(SYNTHETIC_ID, 3), gymnasium.make(SYNTHETIC_ID)
+    envs, env = ppo.make_vec_env(ppo.SYNTHETIC_ID, 3), gymnasium.make(ppo.SYNTHETIC_ID)
     envs.reset(seed=0)
     env.reset(seed=0)
     actions = envs.action_space.sample()
@@ -186,10 +193,10 @@ def test_compiled_code_is_counted_by_its_graphs_and_breaks() -> None:
 def test_what_probes_look_at_is_not_counted() -> None:
     """The probe that finds an update's sections sums up target networks, which is no operation of the update's."""
     generator = np.random.default_rng(0)
-    buffer = ReplayBuffer(64, OBS_DIM, ACT_DIM)
+    buffer = sac.ReplayBuffer(64, OBS_DIM, ACT_DIM)
     rows, actions = (generator.normal(size=(64, size)).astype(np.float32) for size in (OBS_DIM, ACT_DIM))
     buffer.add(rows, actions, rows[:, 0], rows, rows[:, 0] > 1.0)
-    agent = SAC(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=0)
+    agent = sac.SAC(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=0)
     agent.update(BATCH)
     plain = exact(count(lambda: agent.update(BATCH), probes=[]))
     found = count(lambda: agent.update(BATCH), probes=[UpdateSections(agent)]).repetitions[0]

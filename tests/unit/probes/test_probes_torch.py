@@ -19,10 +19,21 @@ from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges
 from pytest_rlperf.timers import FakeClock, Tree, hierarchical_timer, recording
 
-torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
-optimizer_module: Any = sys.modules["torch.optim.optimizer"]
+torch: Any
+optimizer_module: Any
+Slow: Any
+SlowStep: Any
 Figures = dict[str, tuple[float, float]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _with_pytorch() -> None:
+    """Load PyTorch for the tests: pytest, which only collects them, takes seconds less without."""
+    global torch, optimizer_module, Slow, SlowStep
+    torch = pytest.importorskip("torch")
+    optimizer_module = sys.modules["torch.optim.optimizer"]
+    from slow_torch import Slow, SlowStep
 
 
 def figures(tree: Tree) -> Figures:
@@ -53,32 +64,6 @@ def unchanged(*modules: Any) -> Iterator[None]:
         assert not any(
             part._forward_hooks or part._forward_pre_hooks or part._forward_hooks_always_called for part in parts
         )
-
-
-class Slow(torch.nn.Module):  # type: ignore[misc]
-    """A linear layer whose forward and backward passes take known times."""
-
-    def __init__(self, clock: FakeClock, forward_s: float = 1, backward_s: float = 0, inputs: int = 2) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(inputs, 2)
-        self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
-
-    def forward(self, *inputs: Any) -> Any:
-        self.clock.advance(self.forward_s)
-        out = self.layer(torch.cat(inputs, -1))
-        if out.requires_grad:
-            out.register_hook(lambda grad: self.clock.advance(self.backward_s))
-        return out
-
-
-class SlowStep(torch.optim.SGD):  # type: ignore[misc]
-    def __init__(self, parameters: Any, clock: FakeClock, step_s: float, lr: float = 1e-2) -> None:
-        super().__init__(parameters, lr=lr)
-        self.clock, self.step_s = clock, step_s
-
-    def _init_group(self, *arguments: Any) -> Any:
-        self.clock.advance(self.step_s)  # within the step
-        return super()._init_group(*arguments)
 
 
 def test_optimizer_steps(clock: FakeClock) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 # A module computes with PyTorch, and sets the number of threads; then a copy of the process computes with all threads.
 COPIED = """
