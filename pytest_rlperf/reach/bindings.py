@@ -117,18 +117,15 @@ def _taken_in(tree: ast.AST, bound: Bindings) -> Iterator[tuple[str, str]]:
                 yield from ((module, name) for module in bound.modules(owner))
             case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
                 yield ANY, name
-        tried = (each for statement in _tried(node, bound) for each in ast.walk(statement))
+        tried = (each for statement in _tried(node) for each in ast.walk(statement))
         yield from ((ANY, each.attr) for each in tried if isinstance(each, ast.Attribute))
 
 
-def _tried(node: ast.AST, bound: Bindings) -> list[ast.stmt]:
-    """Return the block of a statement that goes on where the block lacks a name, as below ``contextlib.suppress``."""
-    if isinstance(node, _TRIES):
-        return node.body if node.handlers else []
-    if not isinstance(node, ast.With):
-        return []
-    calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-    return node.body if any("suppress" in bound.modules(each.func) for each in calls) else []
+def _tried(node: ast.AST) -> list[ast.stmt]:
+    """Return the block of a statement that may go on where the block lacks a name, as below ``contextlib.suppress``."""
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return node.body
+    return node.body if isinstance(node, _TRIES) and node.handlers else []
 
 
 class Names(NamedTuple):

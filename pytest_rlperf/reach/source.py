@@ -359,13 +359,13 @@ def _evaluated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
 
 
 def _left_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
-    """Return what a function leaves in the body around it: the calls in its defaults and decorators' arguments.
+    """Return what a function leaves in the body around it: what may act in its defaults and decorators' arguments.
 
     And its name, if Python checks whether a class has it. What each class has is seen to run.
     """
     is_special = node.name.startswith("__") and node.name.endswith("__") and node.name not in _OF_EACH_CLASS
     marks = [_mark(node.name)] if is_special else []
-    acting = (ast.Call, ast.NamedExpr)
+    acting = (ast.Call, ast.NamedExpr, ast.Subscript)  # the last calls __getitem__
     values = [each for each in _evaluated(node) if any(isinstance(inner, acting) for inner in ast.walk(each))]
     return [*marks, *map(ast.Expr, values)]
 

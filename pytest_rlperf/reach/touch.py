@@ -237,22 +237,23 @@ class Change:
         is_function = side.kind is Kind.FUNCTION and side.first <= counts.line <= side.last
         return is_function and part.file in {self._in_tree(self._name(place)) for place in paths_of(counts.file)}
 
-    def is_uneven(self, base: Iterable[Footprint], head: Iterable[Footprint], *, always: bool = False) -> bool:
-        """Whether only one side has run, read or loaded something.
+    def is_uneven(self, base: Sequence[Footprint], head: Sequence[Footprint]) -> bool:
+        """Whether only one side has run, read or loaded something in the same number of calls.
 
-        After the same number of calls, modules of both sides count, too, if they were loaded in another order: one may
-        act by what another has done. After different numbers, chance decides what a side meets: then only what all of
-        its processes have ``always`` met counts, and none of the other side's.
+        Modules of both sides count, too, if they were loaded in another order: one may act by what another has done.
         """
-        base, head = list(base), list(head)
-        if always:
-            return self._meets_more(base, head) or self._meets_more(head, base)
         both = frozenset.intersection(*(frozenset(each.loaded) for each in (*base, *head)))
         was, now = ({tuple(name for name in each.loaded if name in both) for each in side} for side in (base, head))
         return was != now or self._met(base) != self._met(head)
 
+    def is_always_uneven(self, base: Sequence[Footprint], head: Sequence[Footprint]) -> bool:
+        """Whether all of one side's processes have met what none of the other side's has.
+
+        After different numbers of calls, chance decides what a single process meets.
+        """
+        return self._meets_more(base, head) or self._meets_more(head, base)
+
     def _meets_more(self, ours: Iterable[Footprint], theirs: Iterable[Footprint]) -> bool:
-        """Whether all of one side's processes have met what none of the other side's has."""
         return not set.intersection(*(self._met([each]) for each in ours)) <= self._met(theirs)
 
     def _met(self, footprints: Iterable[Footprint]) -> set[tuple[str, str]]:

@@ -132,9 +132,7 @@ class _Looks:
             # It decides only what reaches nothing. If nothing that could run differs, a difference is chance.
             decides = self._reached.nothing and not change.is_empty
             first, later = ([*zip(*looks, strict=True)] for looks in (self._after_first, self._after_all))
-            self.is_uneven = decides and (
-                change.is_uneven(*first) or (bool(later) and change.is_uneven(*later, always=True))
-            )
+            self.is_uneven = decides and (change.is_uneven(*first) or (bool(later) and change.is_always_uneven(*later)))
 
     def _refuse_unbuilt(self) -> None:
         """Raise UnpairedError if a file that both sides load may be compiled from unread files that differ."""

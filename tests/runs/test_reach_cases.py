@@ -248,11 +248,11 @@ def test_what_chance_makes_a_side_meet_is_not_uneven(tmp_path: Path) -> None:
     side = builders.project(tmp_path).side("HEAD", sys.executable, (), (tmp_path,))
     change = Change(Sides(side, side, (), (), ()))
     nothing, rare, other = (builders.footprint(modules=names) for names in ([], ["rare"], ["other"]))
-    assert change.is_uneven([nothing], [rare], always=True)
-    assert change.is_uneven([nothing, other], [rare, rare], always=True)
-    assert change.is_uneven([rare, rare], [nothing, other], always=True)
-    assert not change.is_uneven([nothing, nothing], [rare, nothing], always=True)
-    assert not change.is_uneven([nothing, rare], [rare, rare], always=True)
+    assert change.is_always_uneven([nothing], [rare])
+    assert change.is_always_uneven([nothing, other], [rare, rare])
+    assert change.is_always_uneven([rare, rare], [nothing, other])
+    assert not change.is_always_uneven([nothing, nothing], [rare, nothing])
+    assert not change.is_always_uneven([nothing, rare], [rare, rare])
 
 
 @pytest.mark.slow
