@@ -79,7 +79,8 @@ def _named_in(files: Collection[str]) -> set[int]:
 
 def _is_namespace(names: Mapping[object, object]) -> bool:
     """Whether a dict has the names of a module, a class or a cached property."""
-    is_class = "__module__" in names and ("__doc__" in names or "__qualname__" in names)
+    is_class = "__module__" in names and "__name__" not in names  # which functools.update_wrapper gives to an object
+    is_class = is_class and ("__doc__" in names or "__qualname__" in names)
     return is_class or "__builtins__" in names or "__spec__" in names or {"func", "attrname"} <= names.keys()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 # These may bind any name, or tell which are bound.
-BINDERS = {"delattr", "dir", "eval", "exec", "globals", "locals", "setattr", "vars"}
+BINDERS = {"delattr", "dir", "eval", "exec", "getmembers", "globals", "locals", "setattr", "vars", "__dict__"}
 _BUILTINS = "builtins"
 # Decorators that only run the function itself, or a class's methods, by their packages. Others may compile it, or keep
 # it for later, and read its annotations.
@@ -23,9 +23,11 @@ _TRANSPARENT = {
     **dict.fromkeys(("attr", "attrs"), _OF_ATTRS),
     **dict.fromkeys(("chex", "dataclasses", "flax"), _OF_CLASSES),
 }
+_OWN_OBJECTS = {"cls", "self"}  # which no module is
 _OF_PROPERTIES = {"deleter", "getter", "setter"}
 _TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))  # the second is new in Python 3.11
 ANY = "*"  # for a module's name: whatever object code asks for a name
+REQUIRED = "()"  # for a module's name: classes, which Python asks whether they have a method
 _PROTOCOLS = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("Protocol",))}
 _FOR_TYPES = {_BUILTINS: (), **dict.fromkeys(("typing", "typing_extensions"), ("TYPE_CHECKING",))}
 
@@ -84,11 +86,13 @@ class Bindings:
                 return {name}
         return ()
 
+    def is_protocol(self, node: ast.AST) -> bool:
+        """Whether a class is a protocol."""
+        bases = node.bases if isinstance(node, ast.ClassDef) else []
+        return any(self._is_of(each.value if isinstance(each, ast.Subscript) else each, _PROTOCOLS) for each in bases)
+
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether something else than a call may use a function or a class's methods, as a decorator may."""
-        bases = node.bases if isinstance(node, ast.ClassDef) else []
-        if any(self._is_of(each.value if isinstance(each, ast.Subscript) else each, _PROTOCOLS) for each in bases):
-            return True  # isinstance asks for all of its methods
         called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
         return not all(
             self._is_of(each, _TRANSPARENT) or (isinstance(each, ast.Attribute) and each.attr in _OF_PROPERTIES)
@@ -117,8 +121,39 @@ def _taken_in(tree: ast.AST, bound: Bindings) -> Iterator[tuple[str, str]]:
                 yield from ((module, name) for module in bound.modules(owner))
             case ast.Call(func=ast.Name("getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]):
                 yield ANY, name
-        tried = (each for statement in _tried(node) for each in ast.walk(statement))
-        yield from ((ANY, each.attr) for each in tried if isinstance(each, ast.Attribute))
+            case ast.Constant(str(text)) if "__all__" in text or "import *" in text:
+                yield ANY, "__all__"
+            case ast.ClassDef():
+                yield from ((REQUIRED, name) for name in _required_by(node, is_protocol=bound.is_protocol(node)))
+        for each in (each for statement in _tried(node) for each in ast.walk(statement)):
+            match each:
+                case ast.Attribute(attr=name):
+                    yield ANY, name
+                case ast.ImportFrom():
+                    yield from ((ANY, alias.name) for alias in each.names)
+
+
+def _required_by(node: ast.ClassDef, *, is_protocol: bool) -> list[str]:
+    """Return the methods that other classes must have to be no abstract classes, or to be of a protocol."""
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [each.name for each in methods if is_protocol or is_abstract(each)]
+
+
+def is_abstract(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a class with a method is abstract."""
+    return any(_last(ast.unparse(each)).startswith("abstract") for each in node.decorator_list)
+
+
+def asks(node: ast.AST) -> str:
+    """Return by which of ``BINDERS`` a node may bind, or ask for, any of a module's names; "" by none."""
+    match node:
+        case ast.Name(id=name) if name in BINDERS:
+            return name
+        case ast.Attribute(attr="getmembers" as name):
+            return name
+        case ast.Attribute(value=owner, attr="__dict__" as name) if getattr(owner, "id", "") not in _OWN_OBJECTS:
+            return name
+    return ""
 
 
 def _tried(node: ast.AST) -> list[ast.stmt]:
@@ -159,9 +194,8 @@ def _note_bound(nodes: Iterable[ast.AST], found: set[str], functions: Counter[st
                 found.update([node.name, *_globals_of(node)])
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 found.add(name)
-            case ast.Name(id=name) if name in BINDERS:
-                found.add("*")
             case _:
+                found.update(["*"] if asks(node) else [])
                 own = getattr(node, "name", None) or getattr(node, "rest", None)  # of a handler, or a pattern
                 found.update([own] if isinstance(own, str) else ())
                 _note_bound(ast.iter_child_nodes(node), found, functions)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pytest_rlperf.model.reach import MAIN, Kind
-from pytest_rlperf.reach.bindings import ANY, BINDERS, Bindings, names_bound, names_taken
+from pytest_rlperf.reach.bindings import ANY, BINDERS, REQUIRED, Bindings, asks, is_abstract, names_bound, names_taken
 from pytest_rlperf.reach.order import import_entries
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -213,6 +213,12 @@ def takes(path: str, modules: Collection[str], name: str) -> bool:
     return found is None or any((module, name) in found for module in (*modules, ANY))
 
 
+def requires(path: str, method: str) -> bool:
+    """Whether a source may have an abstract class, or a protocol, with a method."""
+    found: Collection[tuple[str, str]] | None = _made(names_taken, _text_of(path))
+    return found is None or (REQUIRED, method) in found
+
+
 @functools.cache
 def _made(make: Callable[[str], Any], text: str | None) -> Any:
     """Return what is made of a source; None if it has no text, or cannot be taken apart."""
@@ -361,19 +367,29 @@ def _evaluated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
 def _left_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     """Return what a function leaves in the body around it: what may act in its defaults and decorators' arguments.
 
-    And its name, if Python checks whether a class has it. What each class has is seen to run.
+    And its name, if Python checks whether a class has it, or the class is abstract because of it. What each class has
+    is seen to run.
     """
     is_special = node.name.startswith("__") and node.name.endswith("__") and node.name not in _OF_EACH_CLASS
-    marks = [_mark(node.name)] if is_special else []
-    acting = (ast.Call, ast.NamedExpr, ast.Subscript)  # the last calls __getitem__
-    values = [each for each in _evaluated(node) if any(isinstance(inner, acting) for inner in ast.walk(each))]
+    marks = [_mark(node.name)] if is_special or is_abstract(node) else []
+    values = [each for each in _evaluated(node) if any(map(_acts, ast.walk(each)))]
     return [*marks, *map(ast.Expr, values)]
+
+
+def _acts(node: ast.AST) -> bool:
+    """Whether an expression's evaluation may run code, by a call or an operator of objects that are not constants."""
+    operators = (ast.BinOp, ast.UnaryOp, ast.Compare)
+    if isinstance(node, operators):
+        return any(isinstance(each, ast.Name) for each in ast.walk(node))
+    return isinstance(node, ast.Call | ast.NamedExpr | ast.Subscript)
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
     """Yield the name that a node uses, and the words of texts in its annotations."""
     if isinstance(node, ast.Name):
         yield node.id
+    elif asked := asks(node):
+        yield asked
     for annotation in filter(None, (getattr(node, "annotation", None), getattr(node, "returns", None))):
         for each in ast.walk(annotation):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):

@@ -20,7 +20,7 @@ from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
 from pytest_rlperf.reach.differences import changed_parts
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, source_of, spans_of, takes
+from pytest_rlperf.reach.source import Part, requires, source_of, spans_of, takes
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -163,11 +163,13 @@ class Change:
         unseen = not (base.whole and head.whole) or base.compiled or head.compiled
         is_special = any(path in each.special for each, path in sides)
         known = set[ChangedPart]()
-        is_taken = partial(_is_taken, file, places, {*base.files, *head.files})
+        loaded = {*base.files, *head.files}
+        is_taken = partial(_is_taken, file, places, loaded)
         for part, was, now in _parts(file, *places, annotated=is_special, is_taken=is_taken):
             both = self._found[part] = was, now
             known.add(part)
             is_kept = any(each is not None and each.kept for each in both) or _has(both, kept)
+            is_kept = is_kept or (None in both and part.kind is Kind.FUNCTION and _is_asked_for(part.name, loaded))
             if part.name != MAIN and (part.kind is not Kind.FUNCTION or _has(both, lines)):
                 executes.append(part)
             elif unseen or is_kept or part.name == MAIN:
@@ -328,6 +330,17 @@ def _is_taken(file: str, places: Collection[str], loaded: Collection[str], name:
         if any(path.endswith(ends) for path in others):
             return True
     return any(takes(path, () if path in places else modules, name) for path in loaded if path.endswith(".py"))
+
+
+def _is_asked_for(name: str, loaded: Collection[str]) -> bool:
+    """Whether one of the loaded files goes on otherwise if a function, which a side lacks, is not there.
+
+    Or whether a class is another, abstract or of a protocol, without this method.
+    """
+    owner, _, own = name.rpartition(".")
+    if owner:
+        return any(requires(path, own) for path in loaded if path.endswith(".py"))
+    return any(takes(path, (), own) for path in loaded if path.endswith(".py"))
 
 
 def _parts(
