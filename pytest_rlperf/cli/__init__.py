@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = renamed(f"rlperf {given[0]}") or f"there is no command {given[0]!r}; {known}"
         parser.error(f"{text}{see('reference.md#commands')}")
     arguments, others = parser.parse_known_args(given)
+    if (words := getattr(arguments, "what", None)) is not None:  # argparse takes no words that come after an option
+        words += [each for each in others if not each.startswith("-")]
+        others = [each for each in others if each.startswith("-")]
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others

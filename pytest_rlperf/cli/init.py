@@ -321,7 +321,7 @@ def _tried_text(trial: Trial, output: Path, to_import: str) -> str:
     if trial.passed():
         text += f"wrote {output}: {', '.join(trial.passed())}\n"
     if skipped:
-        what = "replace each ..., or what fails, and delete the skip"
+        what = "give a value for each ..., or mend what fails, and delete the skip"
         text += f"wrote {output}: {counted(len(skipped), 'test')} to complete: {what}\n{_table(rows[True])}"
     return text
 

@@ -293,7 +293,7 @@ _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "tests",
+        "what",
         nargs="*",
         metavar="TEST",
         help="show only tests with this part of an id, or this pattern, such as test_gae",
@@ -344,7 +344,7 @@ def _history_of(arguments: argparse.Namespace, directory: Path) -> HistoryReport
             raise UsageError(f"no version of {directory} can be read: {sessions.skipped[-1]}")
         lacks = f"no commit of {repository.top} has a baseline in {directory}"
         raise UsageError(f"{lacks}: name another by --baseline=DIR/NAME; {_STORE}")
-    tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.tests)
+    tests = chosen(sorted({*sessions.tests, *sessions.links}), arguments.what)
     commits = [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(
         {test: list(sessions.tests.get(test, {}).values()) for test in tests},

@@ -239,12 +239,13 @@ class Outcome(msgspec.Struct, frozen=True):
         """The time of a call before, to show beside the time now; None if it would contradict the change.
 
         A change is measured between neighbouring slices. If pairs of processes differ much, medians over all of them
-        may show another change, which nobody has measured.
+        may show another change, which nobody has measured. So may a stored time: it was taken at the machine's pace of
+        that day, and the change is relative to the kernels.
         """
         before, estimate = self.before, self.verdict.estimate
         if before is None or not before.measured:
             return None
-        if self.live is None or estimate is None or not self.result.measured:
+        if estimate is None or not self.result.measured:
             return before.call_s
         shown = self.result.mean_call_s / before.mean_call_s
         return before.call_s if estimate.low / _ROUGHLY <= shown <= estimate.high * _ROUGHLY else None

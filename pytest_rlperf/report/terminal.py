@@ -36,6 +36,8 @@ from pytest_rlperf.report.tables import (
     device_tables,
     phase_table,
     share_table,
+    verdict_kind,
+    verdict_label,
     verdict_line,
     verdict_table,
 )
@@ -299,7 +301,7 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         return
     verdict = outcome.verdict
     title = Text(shown(f"{outcome.result.name}  "))  # on one line, whatever the name contains
-    title.append(verdict.status.value, STYLES[verdict.status.value])
+    title.append(verdict_label(verdict), STYLES[verdict_kind(verdict)])
     console.print(title, soft_wrap=True)  # users copy a name whole
     blame = blame_text(outcome)
     sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]

@@ -578,8 +578,12 @@ def _untested_text(note: notes.Untested) -> str:
     functions = [part.name for part in note.parts if part.kind is Kind.FUNCTION]
     is_little = len(note.parts) <= _NAMED_MOST
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
-    call = functions[0].replace(".", "(...).") + "(...)" if functions else "..."
-    example = f"a test is two lines: def test_it(rlperf): rlperf(lambda: {call})"
+    owner, _, name = functions[0].rpartition(".") if functions else ("", "", "")
+    call = f"{owner or name}(...)" if functions else "..."
+    if owner and name != "__init__":  # what makes the object is not measured
+        call = f"made.{name}(...)"
+    made = f"made = {owner}(...); " if call.startswith("made.") else ""
+    example = f"a test is short: def test_it(rlperf): {made}rlperf(lambda: {call})"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     few = f"the {kind}" if note.changed == 1 else f"{len(note.parts)} of {units.counted(note.changed, kind)}"
     they = "it" if len(note.may) == 1 else "they"
@@ -925,7 +929,7 @@ def saved_lines(saved: notes.Saved) -> list[str]:
         if not saved.settleable:
             lines.append(
                 "not from a clean commit, so live pairs can never run this code: commit all that `git status` shows, "
-                f"then store again{see('comparing.md#stored-baselines')}"
+                f"or name it in .gitignore, then store again{see('comparing.md#stored-baselines')}"
             )
     alike: dict[str, list[str]] = {}
     for key, why in saved.kept_back.items():

@@ -540,9 +540,8 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
             if allowance is not None:
                 allowances.append(allowance)
             else:
-                notes.append(
-                    f"{TRAILER} of {short(sha)} is unreadable and accepts nothing: {value[:100]!r}; write {_FORMS}"
-                )
+                advice = f"write {_FORMS}{'; put your reason in the place of why' * value.endswith(' why')}"
+                notes.append(f"{TRAILER} of {short(sha)} accepts nothing as it stands: {value[:100]!r}; {advice}")
     return allowances, notes
 
 

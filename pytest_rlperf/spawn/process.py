@@ -35,7 +35,7 @@ _TELL_S = 5.0
 _IDLE_MOST_S = 20.0  # of a copy that is to answer: it may wait for threads that only its original has
 _IDLE_LOOK_S = 2.0
 _IDLE_HINT = "a copy of a process lacks the threads that its modules have started"
-CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
+CALL_HINT = "work that takes longer needs a longer --rlperf-max-time"
 
 
 class ProcessLostError(Exception):

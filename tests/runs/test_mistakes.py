@@ -103,7 +103,11 @@ MISTAKES = {
     "dirty tree": Mistake(
         "def test_it(rlperf):\n    rlperf(lambda: sum(range(9)))\n",
         ("--rlperf-max-time=0.3", "--rlperf-save-baseline"),
-        ("stored 1 result", "not from a clean commit", "commit all that `git status` shows, then store again"),
+        (
+            "stored 1 result",
+            "not from a clean commit",
+            "commit all that `git status` shows, or name it in .gitignore",
+        ),
         "comparing.md#stored-baselines",
         OK,
         before={"mylib.py": WORK},

@@ -197,6 +197,7 @@ def test_a_page_is_named_in_place_of_the_table(save: Save, tmp_path: Path, capsy
         (["tests/test_replay.py::test_sampl?"], Exit.NOTHING_SLOWER),
         (["*update[256]"], Exit.SLOWER),
         (["sample", "[256]"], Exit.SLOWER),
+        (["-v", "*update[256]"], Exit.SLOWER),
         (["nope"], Exit.USAGE),
     ],
 )

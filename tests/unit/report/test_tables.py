@@ -103,3 +103,16 @@ def test_medians_that_contradict_the_change_are_not_shown_beside_each_other(base
     assert cells["median"] == "50.5 ms"
     assert cells.get("baseline", "") == shown
     assert (" on main" in failure_text(found, "main", against=True)) == bool(shown)
+
+
+@pytest.mark.parametrize(("pace", "shown"), [(1.0, "48.1 ms"), (1.7, "")], ids=["as today's", "another"])
+def test_a_stored_time_of_another_pace_does_not_stand_beside_a_change_that_it_contradicts(
+    pace: float, shown: str
+) -> None:
+    """A change of stored figures is relative to the kernels: the machine's pace was another when they were taken."""
+    found = builders.compared(ratio=1.05, call_s=50.5e-3, live=False)
+    assert found.baseline is not None
+    stored = replace(found.baseline.result, workers=(builders.worker(pace * 50.5e-3 / 1.05),) * 5)
+    table = verdict_table([replace(found, baseline=replace(found.baseline, result=stored))])
+    cells = {column.title: cell.text for column, cell in zip(table.columns, table.rows[0], strict=True)}
+    assert cells.get("baseline", "") == shown
