@@ -218,7 +218,8 @@ def phase_comparison(outcome: Outcome) -> Table:
 def _phase_lines(outcome: Outcome) -> list[_PhaseLine]:
     """Return the lines of a test's phase tree, each level's unaccounted time after its children.
 
-    A phase that only the figures before have is shown without time. The changes of all lines add up to the whole.
+    A phase that only the figures before have is shown without time. The changes of all lines add up to the whole, if
+    what no phase surely adds may be the unaccounted time's.
     """
     result, before = outcome.result, () if outcome.before is None else outcome.before.phases
     whole_s = result.traced_call_s
@@ -247,10 +248,18 @@ def _phase_lines(outcome: Outcome) -> list[_PhaseLine]:
         if children and (rest_s > 0 or parent in changes_s):
             known_s = sum(was_s.get(phase.path, 0.0) for phase in children)
             rest_was_s = max(0.0, was_s[parent] - known_s) if is_alike and parent in was_s else None
-            lines.append(_PhaseLine(parent, depth, None, rest_s, rest_was_s, changes_s.get(parent)))
+            change_s = _possible(changes_s.get(parent), rest_s, rest_was_s)
+            lines.append(_PhaseLine(parent, depth, None, rest_s, rest_was_s, change_s))
 
     add("", whole_s, 0)
     return lines
+
+
+def _possible(change_s: float | None, rest_s: float, was_s: float | None) -> float | None:
+    """Return the change that no phase surely has; None if it is more than the unaccounted time: most is in phases."""
+    if change_s is None or change_s > rest_s or (was_s is not None and -change_s > was_s):
+        return None
+    return change_s
 
 
 def _is_synced(phase: Phase) -> bool:

@@ -5,10 +5,11 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from pytest_rlperf.model.live import Contribution
 from pytest_rlperf.report.github import escape, grid
 from pytest_rlperf.report.summary import failure_text
 from pytest_rlperf.report.table import Cell, Column, Table, make_table, print_facts, rendered, table_lines, table_text
-from pytest_rlperf.report.tables import verdict_table
+from pytest_rlperf.report.tables import phase_table, verdict_table
 
 NAME = Column("name", "left", folds=True)
 COLUMNS = (NAME, Column("A", priority=2), Column("B", priority=1), Column("word", "left"))
@@ -116,3 +117,17 @@ def test_a_stored_time_of_another_pace_does_not_stand_beside_a_change_that_it_co
     table = verdict_table([replace(found, baseline=replace(found.baseline, result=stored))])
     cells = {column.title: cell.text for column, cell in zip(table.columns, table.rows[0], strict=True)}
     assert cells.get("baseline", "") == shown
+
+
+@pytest.mark.parametrize(
+    ("change_s", "shown"), [(0.5e-3, "+500 µs"), (5e-3, ""), (-0.5e-3, "-500 µs"), (-5e-3, "")], ids=str
+)
+def test_time_outside_all_phases_adds_no_more_than_it_is(change_s: float, shown: str) -> None:
+    """What no phase surely adds is that time's, of 1 ms before and now, unless it is more."""
+    found = builders.compared(ratio=1.0, call_s=50e-3, live=True)
+    assert found.live is not None
+    found = replace(found, live=replace(found.live, contributions=(Contribution("", change_s),)))
+    table = phase_table(found)
+    assert [cell.text for cell in table.rows[-1]][:2] == ["(unaccounted)", "1.00 ms"]
+    adds = [row[-1].text for row in table.rows] if table.columns[-1].title == "adds to the change" else [""]
+    assert adds[-1] == shown
