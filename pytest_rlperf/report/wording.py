@@ -601,7 +601,7 @@ def _untested_name(part: ChangedPart) -> str:
 _DOUBTS = {
     notes.Doubt.CHILDREN: "child processes are not observed",
     notes.Doubt.UNSEEN: "a changed function may run without being observed",
-    notes.Doubt.UNEVEN: "its two sides did not run the same functions in the same number of calls",
+    notes.Doubt.UNEVEN: "its two sides did not run the same functions, or load the same modules, in as many calls",
 }
 
 
