@@ -579,10 +579,8 @@ def _untested_text(note: notes.Untested) -> str:
     is_little = len(note.parts) <= _NAMED_MOST
     names = ", ".join(map(_untested_name, note.parts)) if is_little else f"{_untested_name(note.parts[0])} and others"
     owner, _, name = functions[0].rpartition(".") if functions else ("", "", "")
-    call = f"{owner or name}(...)" if functions else "..."
-    if owner and name != "__init__":  # what makes the object is not measured
-        call = f"made.{name}(...)"
-    made = f"made = {owner}(...); " if call.startswith("made.") else ""
+    made = f"made = {owner}(...); " if owner and name != "__init__" else ""  # which is not measured
+    call = f"made.{name}(...)" if made else f"{owner or name}(...)" if functions else "..."
     example = f"a test is short: def test_it(rlperf): {made}rlperf(lambda: {call})"
     kind = "changed function" if len(functions) == len(note.parts) else "changed part"
     few = f"the {kind}" if note.changed == 1 else f"{len(note.parts)} of {units.counted(note.changed, kind)}"

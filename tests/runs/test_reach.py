@@ -416,6 +416,8 @@ def test_the_notes_on_a_change(wording: Any) -> None:
     found: list[notes.Note] = [
         notes.Untested(14, (F,), ()),
         notes.Untested(14, (F,), (), is_selection=True),
+        notes.Untested(1, (dataclasses.replace(F, name="Agent.update"),), ()),
+        notes.Untested(1, (dataclasses.replace(F, name="Agent.__init__"),), ()),
         notes.Untested(
             14,
             (F, G, H, *(dataclasses.replace(F, name=f"f{number}") for number in range(4))),
