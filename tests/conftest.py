@@ -158,6 +158,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+def _handed_out_as(file: str) -> str:
+    """Return the name by which a file is handed out to a process: its own, or that of all files with PyTorch."""
+    return "torch" if file.rpartition("/")[2] in WITH_TORCH else file
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let ``--dist loadfile`` hand out the files that load PyTorch as if they were one."""
@@ -168,7 +173,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduler(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "torch" if file.rpartition("/")[2] in WITH_TORCH else file
+            return _handed_out_as(file)
 
     return Scheduler(config, log)
 
@@ -192,7 +197,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[ALL_ITEMS] = list(items)
     if hasattr(config, "workerinput"):
         order = {name: number for number, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: order.get("torch" if item.path.name in WITH_TORCH else item.path.name, len(order)))
+        items.sort(key=lambda item: order.get(_handed_out_as(item.path.name), len(order)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -86,10 +86,10 @@ class Bindings:
                 return {name}
         return ()
 
-    def is_protocol(self, node: ast.AST) -> bool:
+    def is_protocol(self, node: ast.ClassDef) -> bool:
         """Whether a class is a protocol."""
-        bases = node.bases if isinstance(node, ast.ClassDef) else []
-        return any(self._is_of(each.value if isinstance(each, ast.Subscript) else each, _PROTOCOLS) for each in bases)
+        bases = (each.value if isinstance(each, ast.Subscript) else each for each in node.bases)
+        return any(self._is_of(each, _PROTOCOLS) for each in bases)
 
     def is_kept(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether something else than a call may use a function or a class's methods, as a decorator may."""

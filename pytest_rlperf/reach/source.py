@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pytest_rlperf.model.reach import MAIN, Kind
-from pytest_rlperf.reach.bindings import ANY, BINDERS, REQUIRED, Bindings, asks, is_abstract, names_bound, names_taken
+from pytest_rlperf.reach.bindings import BINDERS, Bindings, asks, is_abstract, names_bound, names_taken
 from pytest_rlperf.reach.order import import_entries
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -208,15 +208,12 @@ def spans_of(path: str) -> Sequence[Span]:
 
 
 def takes(path: str, modules: Collection[str], name: str) -> bool:
-    """Whether a source may take a name from a module, given by the last parts of the names that it has."""
-    found: Collection[tuple[str, str]] | None = _made(names_taken, _text_of(path))
-    return found is None or any((module, name) in found for module in (*modules, ANY))
+    """Whether a source may take a name from a module, given by the last parts of the names that it has.
 
-
-def requires(path: str, method: str) -> bool:
-    """Whether a source may have an abstract class, or a protocol, with a method."""
+    ``ANY`` among them is any object, and ``REQUIRED`` a class.
+    """
     found: Collection[tuple[str, str]] | None = _made(names_taken, _text_of(path))
-    return found is None or (REQUIRED, method) in found
+    return found is None or any((module, name) in found for module in modules)
 
 
 @functools.cache

@@ -18,9 +18,10 @@ from pytest_rlperf.model.reach import MAIN, ChangedPart, Footprint, Kind, Touche
 from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.observe.observer import paths_of, resolved
 from pytest_rlperf.observe.recorder import OWN
+from pytest_rlperf.reach.bindings import ANY, REQUIRED
 from pytest_rlperf.reach.differences import changed_parts
 from pytest_rlperf.reach.reads import Reads, changed_places, places_of
-from pytest_rlperf.reach.source import Part, requires, source_of, spans_of, takes
+from pytest_rlperf.reach.source import Part, source_of, spans_of, takes
 from pytest_rlperf.sides.installs import is_installed
 
 _VERSION = re.compile(rb"\s*v?\d+\.\d+\.\d+[-.\w+]*\s*")
@@ -169,10 +170,9 @@ class Change:
             both = self._found[part] = was, now
             known.add(part)
             is_kept = any(each is not None and each.kept for each in both) or _has(both, kept)
-            is_kept = is_kept or (None in both and part.kind is Kind.FUNCTION and _is_asked_for(part.name, loaded))
             if part.name != MAIN and (part.kind is not Kind.FUNCTION or _has(both, lines)):
                 executes.append(part)
-            elif unseen or is_kept or part.name == MAIN:
+            elif unseen or is_kept or part.name == MAIN or (None in both and _is_asked_for(part.name, loaded)):
                 may.append(part)
         for part, was, now in _parts(file, *places, annotated=True) if any(annotated) else ():
             if part not in known and _has((was, now), annotated):
@@ -329,7 +329,7 @@ def _is_taken(file: str, places: Collection[str], loaded: Collection[str], name:
         ends = tuple(f"{os.sep}{place.parent / name}{end}" for end in (".py", f"{os.sep}__init__.py"))
         if any(path.endswith(ends) for path in others):
             return True
-    return any(takes(path, () if path in places else modules, name) for path in loaded if path.endswith(".py"))
+    return any(takes(path, (ANY,) if path in places else (ANY, *modules), name) for path in _sources(loaded))
 
 
 def _is_asked_for(name: str, loaded: Collection[str]) -> bool:
@@ -338,9 +338,11 @@ def _is_asked_for(name: str, loaded: Collection[str]) -> bool:
     Or whether a class is another, abstract or of a protocol, without this method.
     """
     owner, _, own = name.rpartition(".")
-    if owner:
-        return any(requires(path, own) for path in loaded if path.endswith(".py"))
-    return any(takes(path, (), own) for path in loaded if path.endswith(".py"))
+    return any(takes(path, (REQUIRED if owner else ANY,), own) for path in _sources(loaded))
+
+
+def _sources(loaded: Iterable[str]) -> Iterator[str]:
+    return (path for path in loaded if path.endswith(".py"))
 
 
 def _parts(
